@@ -1,0 +1,1 @@
+"""The effects of isomatrix: command line, sweeper, trials, load, store, reports."""
