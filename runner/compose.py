@@ -1,0 +1,294 @@
+"""From Hydra's configuration and the words of the command line to a plan.
+
+The only module besides the sweeper that knows Hydra's grammar. Values never travel through override text:
+the levels of settings are merged as data; only choices of config groups, which are plain names, are handed
+to Hydra as overrides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_loader import ConfigLoader
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, QuotedString
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from ..matrix.arm import BASELINE, SEVERAL, Arm, Axis, AxisError, Draft, draft_arms, level_text, merge_equal
+from ..matrix.plan import Plan, PlanError
+from ..matrix.settings import SettingError, Settings, closest, setting_table, settings_from_mapping
+from .builds import find_build
+from .errors import UserError
+from .load import LoadSpec
+from .models import media_file, model_files
+
+__all__ = ["Request", "build_plan", "parse_arguments"]
+
+_GROUPS = ("load", "model", "probe")
+_NO_AXIS = ("run", "stop", "axes", "arms", "cross", "reference", "hydra", "experiment")
+_OPEN_MAPPINGS = ("settings.env.", "arms.", "axes.", "load.")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The words of the command line, taken apart: what holds for every arm, and what moves."""
+
+    fixed: tuple[str, ...]
+    axes: tuple[Axis, ...]
+    axes_group_chosen: bool
+
+
+def opened(argument: str) -> str:
+    """`settings.env.X=1` as `++settings.env.X=1`: a new key of an open mapping needs no plus sign from the user."""
+    return f"++{argument}" if argument.startswith(_OPEN_MAPPINGS) else argument
+
+
+def parse_arguments(arguments: Sequence[str]) -> Request:
+    """Split overrides into fixed ones and swept axes.
+
+    Raises `UserError` for an unknown setting or something that cannot be an axis.
+    """
+    overrides = OverridesParser.create().parse_overrides([opened(argument) for argument in arguments])
+    fixed, axes = [], []
+    for override in overrides:
+        name = override.key_or_group
+        _check_setting_name(name)
+        if override.is_sweep_override():
+            axes.append(Axis(_axis_name(name), tuple(_levels(override))))
+        else:
+            fixed.append(str(override.input_line))
+    chosen = any(override.key_or_group in ("axes", "experiment") for override in overrides)
+    return Request(tuple(fixed), tuple(axes), chosen)
+
+
+def _check_setting_name(path: str) -> None:
+    if not path.startswith("settings."):
+        return
+    name = path.split(".")[1]
+    if name not in setting_table():
+        raise UserError(f"unknown setting '{path}'{closest(name, list(setting_table()))}")
+
+
+def _axis_name(path: str) -> str:
+    root = path.split(".")[0]
+    if root in _NO_AXIS and path != "run.python":
+        raise UserError(f"{path}: {root} describes the experiment, so it cannot be an axis; give it one value")
+    return path.removeprefix("settings.")
+
+
+def _levels(override: Override) -> list[Any]:
+    return [_plain(level) for level in override.sweep_iterator(transformer=lambda element: element)]
+
+
+def _plain(level: Any) -> Any:
+    if isinstance(level, QuotedString):
+        return level.text
+    return [_plain(item) for item in level] if isinstance(level, list) else level
+
+
+def build_plan(loader: ConfigLoader, config: DictConfig, request: Request) -> Plan:
+    """The plan of a composed configuration.
+
+    Raises `UserError` with one sentence for everything in it that does not make sense.
+    """
+    composer = _Composer(loader, config, request.fixed)
+    base = composer.compose({})
+    axes = list(request.axes)
+    if request.axes_group_chosen or not axes:
+        moved = {axis.name for axis in axes}
+        axes += [axis for axis in _configured_axes(base.axes) if axis.name not in moved]
+    named = {name: _changes(name, changes) for name, changes in _container(base.arms).items()}
+    notes: list[str] = []
+    axes = [axis for axis in axes if _reaches_something(axis, base, notes)]
+    try:
+        drafts = draft_arms(axes, named, list(base.cross))
+        start = {axis.name: axis.levels[0] for axis in axes}
+        arms, merges = merge_equal(_arm(draft, start, composer) for draft in drafts)
+        notes += [str(merge) for merge in merges]
+        return Plan(
+            seed=base.run.seed,
+            rounds=int(base.stop.rounds),
+            arms=tuple(arms),
+            stop=_container(base.stop),
+            reference={"arm": base.reference.arm, "ids": _reference_ids(base.reference.ids)},
+            notes=tuple(notes),
+        )
+    except (AxisError, PlanError) as error:
+        raise UserError(str(error)) from error
+
+
+def _container(node: Any) -> dict[str, Any]:
+    plain = OmegaConf.to_container(node, resolve=True)
+    if not isinstance(plain, dict):
+        raise UserError(f"expected a mapping, got {plain!r}")
+    return {str(key): value for key, value in plain.items()}
+
+
+def _configured_axes(node: Any) -> list[Axis]:
+    axes = []
+    for name, levels in _container(node).items():
+        if not isinstance(levels, list):
+            raise UserError(f"axes.{name}: {levels!r} is not a list of levels")
+        axes.append(Axis(name.removeprefix("settings."), tuple(levels)))
+    return axes
+
+
+def _changes(name: str, changes: Any) -> dict[str, Any]:
+    if not isinstance(changes, dict):
+        raise UserError(f"arms.{name}: {changes!r} is not a mapping of axis names to levels")
+    return {str(axis).removeprefix("settings."): level for axis, level in changes.items()}
+
+
+def _reaches_something(axis: Axis, base: DictConfig, notes: list[str]) -> bool:
+    if axis.name.startswith("projector_") and base.probe.kind == "text":
+        notes.append(f"axis {axis.name} left out: a text probe loads no projector")
+        return False
+    return True
+
+
+def _reference_ids(ids: Any) -> list[int] | None:
+    """Token ids from a list, or from a file of whitespace- or comma-separated numbers."""
+    if ids is None:
+        return None
+    plain = OmegaConf.to_container(ids) if OmegaConf.is_config(ids) else ids
+    if isinstance(plain, str):
+        plain = _ids_in_file(plain)
+    if not isinstance(plain, list) or not plain or not all(type(item) is int and item >= 0 for item in plain):
+        raise UserError(f"reference.ids: {plain!r} is not a list of token ids, nor a file of them")
+    return plain
+
+
+def _ids_in_file(text: str) -> list[int]:
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise UserError(f"reference.ids: no file at {path.absolute()}, and not a list like [785,4024]")
+    words = re.split(r"[\s,\[\]]+", path.read_text(errors="replace"))
+    wrong = [word for word in words if word and not word.isdigit()]
+    if wrong:
+        raise UserError(f"reference.ids: {path} has '{wrong[0][:40]}', which is not a token id")
+    return [int(word) for word in words if word]
+
+
+class _Composer:
+    """Composes the configuration of one set of changes; Hydra composes each choice of groups once."""
+
+    def __init__(self, loader: ConfigLoader, config: DictConfig, fixed: Sequence[str]) -> None:
+        self._loader = loader
+        self._config = config
+        self._fixed = tuple(fixed)
+        self._known: dict[tuple[tuple[str, str], ...], DictConfig] = {}
+
+    def compose(self, changes: Mapping[str, Any]) -> DictConfig:
+        groups = tuple((name, self._choice(name, level)) for name, level in changes.items() if name in _GROUPS)
+        if groups not in self._known:
+            names = {name for name, _ in groups}
+            fixed = [text for text in self._fixed if text.split("=")[0].lstrip("+") not in names]
+            chosen = [f"{name}={choice}" for name, choice in groups]
+            self._known[groups] = self._loader.load_sweep_config(self._config, [*fixed, *chosen])
+        composed: DictConfig = self._known[groups].copy()
+        for name, level in changes.items():
+            if name not in _GROUPS:
+                _apply(composed, name, level)
+        return composed
+
+    def _choice(self, group: str, level: Any) -> str:
+        choices = self._loader.get_group_options(group)
+        if level not in choices:
+            raise UserError(f"{group}: '{level_text(level)}' is not one of {', '.join(sorted(choices))}")
+        return str(level)
+
+
+def _apply(config: DictConfig, axis: str, level: Any) -> None:
+    root = axis.split(".")[0]
+    path = f"settings.{axis}" if root == "env" or axis in setting_table() else axis
+    if path == axis and root not in config:
+        raise UserError(f"'{axis}' is no setting and no part of the configuration{closest(axis, list(setting_table()))}")
+    try:
+        if path.startswith(_OPEN_MAPPINGS):
+            node, _, key = path.rpartition(".")
+            OmegaConf.update(config, node, {key: level}, merge=True, force_add=True)
+        else:
+            OmegaConf.update(config, path, level, merge=False)
+    except OmegaConfBaseException as error:
+        raise UserError(f"{path}: {str(error).splitlines()[0]}") from error
+
+
+def _arm(draft: Draft, start: Mapping[str, Any], composer: _Composer) -> Arm:
+    composed = composer.compose({**start, **dict(draft.changes)})
+    try:
+        configuration = _configuration(composed)
+    except (SettingError, UserError) as error:
+        if draft.name == BASELINE:
+            raise UserError(str(error)) from error
+        raise UserError(f"arm '{draft.name}': {error}") from error
+    # A level that a named arm shares with the baseline changes nothing, so it is no difference.
+    changes = [(name, level) for name, level in draft.changes if name not in start or level != start[name]]
+    texts = tuple((name, level_text(level)) for name, level in changes)
+    if draft.name == BASELINE:
+        return Arm(BASELINE, BASELINE, BASELINE, (), BASELINE, configuration)
+    axis, level = texts[0] if len(texts) == 1 else (SEVERAL, SEVERAL)
+    return Arm(draft.name, axis, level, texts, draft.reference, configuration)
+
+
+def _configuration(composed: DictConfig) -> dict[str, Any]:
+    """Everything that a trial needs, as plain JSON data with absolute paths."""
+    settings = settings_from_mapping(_container(composed.settings))
+    probe = composed.probe
+    if probe.kind not in ("text", "audio", "image"):
+        raise UserError(f"probe.kind: '{probe.kind}' is not one of text, audio, image")
+    if not probe.prompt:
+        raise UserError("probe.prompt: the prompt is empty")
+    if probe.requests < 1:
+        raise UserError(f"probe.requests: {probe.requests} is below 1")
+    model = model_files(composed.model, with_projector=probe.kind != "text")
+    media = media_file(probe, embedded=composed.model.kind in ("tiny", "tiny_moe") and not composed.model.path)
+    build = find_build(composed.run.python, settings.env)
+    return {
+        "settings": settings.as_mapping(),
+        "model": model.identity(),
+        "probe": _probe(probe, settings, media),
+        "load": _load(composed.load),
+        "build": {"library": build.library, "digest": build.digest, "python": build.python_version},
+        "files": {
+            "model": str(model.model),
+            "mmproj": str(model.mmproj) if model.mmproj else None,
+            "media": str(media) if media else None,
+            "python": build.python,
+        },
+        "limits": _limits(composed.run.limits),
+    }
+
+
+def _probe(probe: Any, settings: Settings, media: Path | None) -> dict[str, Any]:
+    from .files import sha256_of
+
+    return {
+        "kind": probe.kind,
+        "prompt": probe.prompt,
+        "media_sha256": sha256_of(media) if media else None,
+        "requests": 1 if settings.process in (None, "fresh") else probe.requests,
+        "top_k_recorded": probe.top_k_recorded,
+        "ignore_eos": probe.ignore_eos,
+    }
+
+
+def _load(node: Any) -> dict[str, Any]:
+    parameters = {name: value for name, value in _container(node).items() if name != "kind"}
+    try:
+        spec = LoadSpec(kind=node.kind, parameters=parameters)
+    except ValueError as error:
+        raise UserError(f"load: {error}") from error
+    return {"kind": spec.kind, "parameters": dict(spec.parameters)}
+
+
+def _limits(node: Any) -> dict[str, Any]:
+    for name in ("wall_s", "stall_s", "memory_gb"):
+        value = node[name]
+        if value is not None and value <= 0:
+            raise UserError(f"run.limits.{name}: {value} is not above 0")
+    return _container(node)

@@ -1,0 +1,96 @@
+"""The typed shape of the Hydra configuration, registered as `schema`."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Optional
+
+from hydra.core.config_store import ConfigStore
+
+from ..matrix.settings import Settings
+
+__all__ = ["register"]
+
+
+@dataclass
+class ModelNode:
+    """Which model, and which projector."""
+
+    kind: str = "file"
+    path: Optional[str] = None
+    mmproj: Optional[str] = None
+
+
+@dataclass
+class ProbeNode:
+    """What a trial asks of the model."""
+
+    kind: str = "text"
+    prompt: str = ""
+    audio: Optional[str] = None
+    image: Optional[str] = None
+    requests: int = 3
+    top_k_recorded: int = 10
+    ignore_eos: bool = False
+
+
+@dataclass
+class ReferenceNode:
+    """What counts as right: an arm's consensus, or token ids given as a list or as a file of them."""
+
+    arm: str = "baseline"
+    ids: Any = None
+
+
+@dataclass
+class LimitsNode:
+    """When the runner ends a trial."""
+
+    wall_s: float = 600.0
+    stall_s: Optional[float] = None
+    memory_gb: Optional[float] = None
+
+
+@dataclass
+class RunNode:
+    """Where results go and how trials are started. `folder` and `round` are set by the sweeper."""
+
+    name: Optional[str] = None
+    results: str = "results"
+    seed: int = 1
+    python: Optional[str] = None
+    limits: LimitsNode = field(default_factory=LimitsNode)
+    folder: str = "."
+    round: int = -1
+
+
+def _settings_node() -> type:
+    # Settings is frozen and OmegaConf makes frozen dataclasses read-only, so overrides would be refused.
+    hints = typing.get_type_hints(Settings)
+    fields: list[Any] = [
+        (f.name, hints[f.name], field(default_factory=dict) if f.name == "env" else field(default=None))
+        for f in dataclasses.fields(Settings)
+    ]
+    return dataclasses.make_dataclass("SettingsNode", fields)
+
+
+def register() -> None:
+    """Make `schema` known to Hydra's configuration store."""
+    node = dataclasses.make_dataclass(
+        "IsomatrixConfig",
+        [
+            ("settings", _settings_node(), field(default_factory=_settings_node())),
+            ("model", ModelNode, field(default_factory=ModelNode)),
+            ("probe", ProbeNode, field(default_factory=ProbeNode)),
+            ("axes", dict[str, Any], field(default_factory=dict)),
+            ("arms", dict[str, Any], field(default_factory=dict)),
+            ("cross", list[str], field(default_factory=list)),
+            ("load", dict[str, Any], field(default_factory=dict)),
+            ("stop", dict[str, Any], field(default_factory=dict)),
+            ("reference", ReferenceNode, field(default_factory=ReferenceNode)),
+            ("run", RunNode, field(default_factory=RunNode)),
+        ],
+    )
+    ConfigStore.instance().store(name="schema", node=node)

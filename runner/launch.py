@@ -1,0 +1,96 @@
+"""`run` and `plan`: hand the words to Hydra, and turn what comes back into an exit value."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Literal
+
+import hydra
+from hydra.core.plugins import Plugins
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+
+from . import session
+from .errors import ExitCode, UserError
+
+__all__ = ["run_or_plan"]
+
+
+def run_or_plan(verb: str, arguments: Sequence[str]) -> int:
+    """One multirun of Hydra with our sweeper; returns the exit value of the command."""
+    Plugins.instance()  # scan first: the scan would load the sweeper's module a second time
+    from hydra_plugins.isomatrix_sweeper import install
+
+    from .compose import opened
+
+    install()
+    current = session.begin("plan" if verb == "plan" else "run")
+    words = [opened(word) for word in arguments]
+    with _hydra_arguments(verb, words), _interruptible(current):
+        try:
+            _entry()
+        except UserError:
+            raise
+        except (HydraException, OmegaConfBaseException) as error:
+            raise UserError(_one_sentence(error)) from error
+    if verb == "plan" and current.plan is not None:
+        from .plan_view import print_plan
+
+        print_plan(current.plan, Console())
+    return current.finished.exit_code if current.finished else ExitCode.OK
+
+
+@hydra.main(version_base="1.3", config_path="pkg://isomatrix.conf", config_name="config")
+def _entry(config: DictConfig) -> None:
+    """One Hydra job is one round."""
+    from .round import run_round
+
+    run_round(config)
+
+
+@contextmanager
+def _hydra_arguments(verb: Literal["run", "plan"] | str, words: list[str]) -> Iterator[None]:
+    # Hydra reads sys.argv, and with HYDRA_FULL_ERROR it raises instead of printing and exiting.
+    argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = [f"isomatrix {verb}", *words]
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        sys.argv = argv
+        if full is None:
+            os.environ.pop("HYDRA_FULL_ERROR", None)
+
+
+@contextmanager
+def _interruptible(current: session.Session) -> Iterator[None]:
+    """First Ctrl-C or SIGTERM ends the trial in flight and the run keeps what it has; the second one ends at once."""
+
+    def ask_to_stop(number: int, frame: FrameType | None) -> None:
+        if current.cancel.is_set():
+            raise KeyboardInterrupt
+        current.cancel.set()
+        sys.stderr.write("\nisomatrix: ending the trial in flight and keeping the rest; press Ctrl-C again to stop at once\n")
+
+    before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _one_sentence(error: BaseException) -> str:
+    """Hydra's explanation on one line, with its cause where it hides one."""
+    cause = error.__cause__
+    texts = [str(error)] + ([str(cause)] if cause is not None and str(cause) not in str(error) else [])
+    lines = [line.strip() for text in texts for line in text.splitlines()]
+    kept = [line for line in lines if line and not line.startswith(("full_key:", "object_type=", "reference_type="))]
+    return "; ".join(dict.fromkeys(kept))

@@ -1,0 +1,1 @@
+"""Renderers of the table model: terminal, Markdown, CSV, JSON."""
