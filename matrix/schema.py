@@ -71,6 +71,11 @@ VERDICT_COLUMNS: tuple[Column, ...] = (
     Column("noise", pa.float64(), "largest top-k logit difference on the shared prefix", "logit"),
     Column("reference_margin", pa.float64(), "the reference's margin at the first differing id", "logit"),
     Column("reference", pa.string(), "which reference the verdict used"),
+    Column("text_signs", pa.string(), "signs of broken text that the reference does not show, JSON; null if none"),
+    Column("log_markers", pa.string(), "fault and suspicious markers in the native log, JSON; null if none"),
+    Column("off_mode", pa.bool_(), "whether the digests differ from the arm's own most frequent ones; null if no mode"),
+    Column("requests_differ", pa.bool_(), "whether requests of this process differ in digests; null with one request"),
+    Column("thresholds", pa.string(), "thresholds that the verdict used, JSON"),
 )
 
 TRIALS: tuple[Column, ...] = (
@@ -146,8 +151,11 @@ ARMS: tuple[Column, ...] = (
     Column("outcomes", pa.string(), "count of every outcome, JSON"),
     Column("n_distinct_digests", pa.int32(), "distinct logits-digest sequences among ok trials"),
     Column("n_distinct_tokens", pa.int32(), "distinct token sequences among ok trials"),
-    Column("effect", pa.string(), "proven, inert, contradicted or unknown"),
+    Column("n_off_mode", pa.int32(), "ok trials off the arm's own most frequent digest sequence", "trials"),
+    Column("n_requests_differ", pa.int32(), "ok trials whose requests differ in digests from each other", "trials"),
+    Column("effect", pa.string(), "proven, inert, contradicted or unknown; null for the baseline"),
     Column("effect_reason", pa.string(), "the evidence for the effect, in one sentence"),
+    Column("equivalent_to", pa.string(), "other arms with the same digests, unlike the baseline's, joined by ', '"),
     Column("first_divergent_position", pa.int32(), "smallest first divergent position among corrupt trials"),
     Column("median_wall_s", pa.float64(), "median wall time of ok trials", "s"),
 )
