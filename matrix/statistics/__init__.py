@@ -1,0 +1,1 @@
+"""Exact and sequential inference over counts of trials."""
