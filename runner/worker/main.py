@@ -1,0 +1,157 @@
+"""The order of events of a trial."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from .applied import DEFAULT_MAX_TOKENS, applied_settings
+from .channel import Channel, Progress
+from .engine import Engine
+from .environment import differences, snapshot
+from .failure import EXIT_VALUES, WorkerFailure
+from .generate import Generation, generate
+from .guards import no_core_dumps, watch_stdin
+from .library import load_library
+from .native_log import NativeLog
+from .sampling import Sampler
+from .spec import Spec, read_spec
+from .text import evaluate_text
+
+__all__ = ["WORKER_VERSION", "main"]
+
+WORKER_VERSION = 1
+USAGE = "usage: worker SPEC.json --result-fd N [--watch-stdin]"
+
+
+class Arguments(NamedTuple):
+    """The command line."""
+
+    spec: str
+    descriptor: int
+    watch_stdin: bool
+
+
+def _arguments(words: List[str]) -> Optional[Arguments]:
+    """The command line, or null if it is wrong; by hand, because argparse costs start-up time."""
+    rest = [word for word in words if word != "--watch-stdin"]
+    if len(rest) != 3 or rest[1] != "--result-fd" or not rest[2].isdigit():
+        return None
+    return Arguments(rest[0], int(rest[2]), len(rest) != len(words))
+
+
+class Trial:
+    """What is loaded for one trial, from the library to the sampler."""
+
+    def __init__(self, spec: Spec, channel: Channel) -> None:
+        self._spec = spec
+        self._channel = channel
+        self._settings = spec.settings
+        self.engine: Engine
+        self.sampler: Sampler
+        self.projector: Optional[Any] = None  # its module is only imported where a probe needs it
+
+    def load(self) -> None:
+        """Load everything and tell what came of the settings. Refused settings fail before a model is loaded."""
+        began = time.monotonic()
+        spec = self._spec
+        environment = snapshot(spec.settings["env"])
+        if spec.probe.kind != "text":
+            from .media import Projector, check_media
+
+            check_media(spec.probe)
+        library = load_library(NativeLog())
+        self._channel.send("library", **library.describe())
+        self.engine = engine = Engine(library, spec)
+        self.sampler = Sampler(library, spec.settings)
+        if spec.probe.kind != "text":
+            self.projector = Projector(library, spec.settings, engine.n_threads_asked)
+        engine.load()
+        if self.projector is not None:
+            self.projector.load(spec.model, engine)
+        evidence = engine.evidence()
+        evidence["env_set"] = differences(environment, snapshot(spec.settings["env"]))
+        evidence["projector"] = None if self.projector is None else self.projector.evidence()
+        held = None if self.projector is None else self.projector.applied()
+        applied = applied_settings(spec, engine.applied(), held, self.sampler, library.has_accelerator())
+        took = time.monotonic() - began
+        self._channel.send("loaded", load_s=took, applied=applied, evidence=evidence)
+
+    def run(self) -> None:
+        """Warm up if asked, then every request, memory cleared before each."""
+        if self._settings["warmup"]:
+            self.engine.warm_up()
+        for request in range(self._spec.n_requests):
+            self._channel.send("request", **self._request(request))
+
+    def _request(self, request: int) -> Dict[str, Any]:
+        self.engine.clear_memory()
+        self.sampler.restart()
+        cells = self.engine.cells_in_use()
+        began = time.monotonic()
+        prompt = self._evaluate(Progress(self._channel, "prompt", request))
+        evaluated = time.monotonic()
+        how = Generation(
+            max_tokens=self._settings["max_tokens"] or DEFAULT_MAX_TOKENS,
+            ignore_eos=self._spec.probe.ignore_eos,
+            k=self._spec.probe.top_k_recorded,
+        )
+        progress = Progress(self._channel, "generate", request)
+        generated = generate(self.engine, self.sampler, prompt, how, progress)
+        return {
+            "request": request,
+            "n_prompt_tokens": prompt.n_tokens,
+            **generated,
+            "projector_digest": prompt.projector_digest,
+            "kv_cells_before": cells,
+            "prompt_s": evaluated - began,
+            "generate_s": time.monotonic() - evaluated,
+        }
+
+    def _evaluate(self, progress: Progress) -> Any:
+        probe = self._spec.probe
+        if self.projector is not None:
+            return self.projector.evaluate(self.engine, probe, progress)
+        return evaluate_text(self.engine, probe.prompt, probe.add_special, progress)
+
+    def close(self) -> None:
+        """Free everything, users of the model before the model."""
+        self.sampler.close()
+        if self.projector is not None:
+            self.projector.close()
+        self.engine.close()
+
+
+def _run(arguments: Arguments, channel: Channel) -> None:
+    spec = read_spec(arguments.spec)
+    trial = Trial(spec, channel)
+    trial.load()
+    trial.run()
+    trial.close()
+    channel.send("done", n_requests=spec.n_requests)
+
+
+def main(words: List[str], started: float) -> int:
+    """Run the trial of a command line; returns the exit value, or ends the process with it."""
+    arguments = _arguments(words)
+    if arguments is None:
+        sys.stderr.write(USAGE + "\n")
+        return EXIT_VALUES["bad_input"]
+    no_core_dumps()
+    if arguments.watch_stdin:
+        watch_stdin()
+    channel = Channel(arguments.descriptor, started)
+    channel.send("started", pid=os.getpid(), python=sys.version.split()[0], worker_version=WORKER_VERSION)
+    try:
+        _run(arguments, channel)
+        status = 0
+    except WorkerFailure as failure:
+        channel.send("error", kind=failure.kind, message=failure.message, where=failure.where)
+        status = EXIT_VALUES[failure.kind]
+    except MemoryError:
+        channel.send("error", kind="out_of_memory", message="Python could not allocate memory", where="worker")
+        status = EXIT_VALUES["out_of_memory"]
+    # the answer is complete: destructors of drivers that hang or crash at exit say nothing about this trial
+    os._exit(status)
