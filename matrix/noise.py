@@ -1,0 +1,161 @@
+"""Numeric noise between two answers, from the stored top-k logits alone, and whether it explains a flip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .answer import Answer, Array, TopK
+from .thresholds import Thresholds
+
+__all__ = ["Flip", "explain_flip", "logit_differences", "top_gap"]
+
+
+def logit_differences(reference: Answer, trial: Answer, positions: int) -> Array | None:
+    """Largest known difference of raw logits at each of the first `positions` positions, in logits.
+
+    Only positions with equal contexts are comparable: those up to and including the first differing id.
+    Exact for ids in both top-k lists. For an id in one list only, the other list's smallest entry bounds its
+    logit, so the value is a lower bound of the true largest difference. Infinite where one side is NaN or
+    infinite and the other is not. `None` if the logits of either side were not recorded.
+    """
+    if reference.top is None or trial.top is None:
+        return None
+    count = min(positions, len(reference.top.ids), len(trial.top.ids))
+    if count <= 0:
+        return np.empty(0, dtype=np.float64)
+    left = _cut(reference.top, count)
+    right = _cut(trial.top, count)
+    if left.ids.shape[1] == 0 or right.ids.shape[1] == 0:
+        return None
+    same = (left.ids[:, :, None] == right.ids[:, None, :]) & (left.ids[:, :, None] >= 0)
+    with np.errstate(invalid="ignore"):
+        pairs = np.abs(left.logits[:, :, None] - right.logits[:, None, :])
+        equal = left.logits[:, :, None] == right.logits[:, None, :]
+    equal |= np.isnan(left.logits)[:, :, None] & np.isnan(right.logits)[:, None, :]
+    pairs = np.where(equal, 0.0, np.where(np.isnan(pairs), np.inf, pairs))
+    exact = np.where(same, pairs, 0.0).max(axis=(1, 2))
+    one_sided = np.maximum(_beyond(left, right, same.any(axis=2)), _beyond(right, left, same.any(axis=1)))
+    largest: Array = np.maximum(exact, one_sided)
+    return largest
+
+
+def _cut(top: TopK, count: int) -> TopK:
+    return TopK(top.ids[:count], top.logits[:count].astype(np.float64))
+
+
+def _beyond(here: TopK, there: TopK, matched: Array) -> Array:
+    """How far the ids of one list that miss in the other lie above the other's smallest entry."""
+    with np.errstate(invalid="ignore"):
+        floor = np.where(there.ids >= 0, there.logits, np.inf).min(axis=1, keepdims=True)
+        above = here.logits - floor
+    above = np.where(np.isnan(above), np.inf, above)
+    excess: Array = np.where(matched | (here.ids < 0), 0.0, above).max(axis=1)
+    return np.maximum(excess, 0.0)
+
+
+def _logit_of(top: TopK, position: int, token: int) -> float | None:
+    found = np.flatnonzero(top.ids[position] == token)
+    return float(top.logits[position, found[0]]) if len(found) else None
+
+
+def top_gap(reference: Answer, position: int, token: int | None) -> float | None:
+    """How far the reference puts its own token above `token` at a position, in logits.
+
+    A token outside the reference's top-k gives the distance to its last entry, a lower bound. Falls back to
+    the top-2 margin where the lists were not recorded or the other token is not known; `None` without both.
+    """
+    top = reference.top
+    if (
+        top is not None
+        and token is not None
+        and position < len(top.ids)
+        and position < len(reference.token_ids)
+    ):
+        own = _logit_of(top, position, int(reference.token_ids[position]))
+        if own is not None:
+            other = _logit_of(top, position, token)
+            listed = top.logits[position][top.ids[position] >= 0]
+            return own - (float(listed.min()) if other is None else other)
+    if reference.margins is not None and position < len(reference.margins):
+        return float(reference.margins[position])
+    return None
+
+
+def _is_largest(answer: Answer, position: int) -> bool | None:
+    """Whether the answer's token has the largest logit of its own row; `None` if not recorded."""
+    if answer.top is None or position >= min(len(answer.top.ids), len(answer.token_ids)):
+        return None
+    own = _logit_of(answer.top, position, int(answer.token_ids[position]))
+    largest = answer.top.logits[position][answer.top.ids[position] >= 0].max()
+    return own is not None and own >= float(largest)
+
+
+@dataclass(frozen=True)
+class Flip:
+    """Whether noise explains the first differing token, and why."""
+
+    explained: bool
+    reason: str
+
+
+def explain_flip(
+    reference: Answer,
+    trial: Answer,
+    position: int,
+    *,
+    greedy: bool,
+    coarse_cache: bool,
+    thresholds: Thresholds,
+) -> Flip:
+    """Judge the first differing token.
+
+    For greedy sampling a flip always needs a gap of at most twice the difference of the two logits rows, so
+    that test alone proves little at the position itself. What decides is the size of the difference: benign,
+    corrupt, or in between; there it must also be of the size seen before the flip.
+    """
+    sampler = _sampler_fault(reference, trial, position, greedy)
+    if sampler is not None:
+        return Flip(False, sampler)
+    differences = logit_differences(reference, trial, position + 1)
+    if differences is None or len(differences) == 0:
+        return Flip(False, "no logits to measure noise with, so noise excuses nothing")
+    noise = float(differences.max())
+    if noise >= thresholds.corrupt_logit:
+        limit = thresholds.corrupt_logit
+        return Flip(False, f"logits differ by {noise:.3g}, and from {limit:g} on no margin is an excuse")
+    token = int(trial.token_ids[position]) if position < len(trial.token_ids) else None
+    gap = top_gap(reference, position, token)
+    if gap is None:
+        return Flip(False, "the reference's margin there is not known")
+    allowed = thresholds.margin_factor * max(noise, thresholds.noise_floor)
+    if greedy and gap > allowed:
+        factor = thresholds.margin_factor
+        return Flip(False, f"the reference's margin {gap:.3g} is beyond {factor:g} x noise {noise:.3g}")
+    return _by_size(differences, noise, gap, thresholds.benign(coarse_cache), thresholds)
+
+
+def _sampler_fault(reference: Answer, trial: Answer, position: int, greedy: bool) -> str | None:
+    if (
+        reference.digests is not None
+        and trial.digests is not None
+        and position < min(len(reference.digests), len(trial.digests))
+        and reference.digests[position] == trial.digests[position]
+    ):
+        return "the logits are bitwise equal there, so the token was not chosen by them"
+    if greedy and _is_largest(trial, position) is False and _is_largest(reference, position) is not False:
+        return "its own logits put another token first, so greedy sampling cannot have chosen it"
+    return None
+
+
+def _by_size(differences: Array, noise: float, gap: float, benign: float, thresholds: Thresholds) -> Flip:
+    within = f"the reference's margin {gap:.3g} lies within noise {noise:.3g}"
+    if noise <= benign:
+        return Flip(True, f"{within}, and noise up to {benign:g} is benign")
+    if len(differences) == 1:
+        return Flip(True, f"{within}; above benign ({benign:g}), and nothing before it to compare with")
+    before, last = float(differences[:-1].max()), float(differences[-1])
+    if last <= thresholds.jump_factor * max(before, benign):
+        return Flip(True, f"{within}, which is of the size seen before ({before:.3g})")
+    return Flip(False, f"noise jumps to {last:.3g} there, from {before:.3g} before")

@@ -1,0 +1,421 @@
+"""What a trial means: a pure function of its row, the reference and thresholds.
+
+The rules, in order: a failed outcome is itself; without a reference a trial is unjudged; the same digests are
+identical; the same ids with other digests are drift; other ids are drift if numeric noise explains the
+first differing one, else divergent, and garbage if the text is visibly broken as well. A trial with several
+requests takes the verdict of its worst one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .answer import Answer, answers_of_row, requests_differ
+from .log_markers import MarkerHit, faults, notable_markers
+from .noise import explain_flip, logit_differences
+from .outcome import CORRUPT, SEVERITY, Outcome, Verdict
+from .reference import (
+    Agreement,
+    Circumstances,
+    FoundReference,
+    Reference,
+    ReferenceChoice,
+    circumstances,
+    find_reference,
+)
+from .schema import VERDICT_COLUMNS
+from .text_signs import Sign, broken, compare_signs, observe_answer
+from .thresholds import Thresholds
+from .trials import Trials, trials_of
+
+__all__ = [
+    "Judgement",
+    "RequestJudgement",
+    "judge_answer",
+    "judge_rows",
+    "judge_table",
+    "judge_trial",
+    "worst",
+]
+
+NO_REFERENCE = FoundReference(None, "no reference")
+_DEFAULTS = Thresholds()
+_BASELINE = ReferenceChoice()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict columns of one trial; the fields are those of `schema.VERDICT_COLUMNS`."""
+
+    verdict: Verdict
+    verdict_reason: str
+    corrupt: bool | None = None
+    first_divergent_request: int | None = None
+    first_divergent_position: int | None = None
+    first_digest_position: int | None = None
+    noise: float | None = None
+    reference_margin: float | None = None
+    reference: str | None = None
+    text_signs: str | None = None
+    log_markers: str | None = None
+    off_mode: bool | None = None
+    requests_differ: bool | None = None
+    thresholds: str | None = None
+
+    def as_row(self) -> dict[str, Any]:
+        """The columns as plain data."""
+        return {**dataclasses.asdict(self), "verdict": self.verdict.value}
+
+
+@dataclass(frozen=True)
+class RequestJudgement:
+    """The verdict of one request; positions count generated tokens from 0."""
+
+    verdict: Verdict
+    reason: str
+    divergent_position: int | None = None
+    digest_position: int | None = None
+    noise: float | None = None
+    reference_margin: float | None = None
+    signs: tuple[Sign, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """Where an answer leaves the reference."""
+
+    compared: int  # positions whose ids were compared
+    position: int | None  # first differing position; may be `compared` if one answer ends there
+    note: str  # what was left out of the comparison
+
+
+def _budget_ended(answer: Answer) -> bool:
+    return answer.stop_reason in ("max_tokens", "context_full")
+
+
+def _compare(trial: Answer, reference: Answer, agreement: Agreement) -> _Comparison:
+    ours, theirs = trial.token_ids, reference.token_ids
+    shared = min(len(ours), len(theirs))
+    differing = np.flatnonzero(ours[:shared] != theirs[:shared])
+    if len(differing):
+        return _Comparison(shared, int(differing[0]), "")
+    if len(ours) == len(theirs):
+        return _Comparison(shared, None, "")
+    if len(ours) > len(theirs) and (agreement is Agreement.GIVEN or _budget_ended(reference)):
+        return _Comparison(
+            shared, None, f"; only the reference's {shared} tokens of {len(ours)} were compared"
+        )
+    if len(ours) < len(theirs) and _budget_ended(trial):
+        return _Comparison(shared, None, f"; only the trial's {shared} tokens of {len(theirs)} were compared")
+    return _Comparison(shared, shared, "")
+
+
+def _digest_position(trial: Answer, reference: Answer) -> int | None:
+    if trial.digests is None or reference.digests is None:
+        return None
+    shared = min(len(trial.digests), len(reference.digests))
+    differing = np.flatnonzero(trial.digests[:shared] != reference.digests[:shared])
+    return int(differing[0]) if len(differing) else None
+
+
+def _noise(trial: Answer, reference: Answer, positions: int) -> float | None:
+    differences = logit_differences(reference, trial, positions)
+    return None if differences is None or len(differences) == 0 else float(differences.max())
+
+
+def judge_answer(
+    trial: Answer,
+    reference: Answer,
+    agreement: Agreement,
+    situation: Circumstances,
+    thresholds: Thresholds,
+) -> RequestJudgement:
+    """Judge one request against the reference's answer."""
+    comparison = _compare(trial, reference, agreement)
+    if comparison.position is None:
+        return _same_ids(trial, reference, agreement, comparison, thresholds)
+    return _other_ids(trial, reference, comparison.position, situation, thresholds)
+
+
+def _new_nan(trial: Answer, reference: Answer) -> int:
+    return trial.n_nan if reference.n_nan == 0 else 0
+
+
+def _same_ids(
+    trial: Answer, reference: Answer, agreement: Agreement, comparison: _Comparison, thresholds: Thresholds
+) -> RequestJudgement:
+    count, note = comparison.compared, comparison.note
+    if agreement is Agreement.GIVEN:
+        reason = f"the same {count} token ids; digests have no reference{note}"
+        return RequestJudgement(Verdict.IDENTICAL, reason)
+    position = _digest_position(trial, reference)
+    if agreement is Agreement.DIGESTS and trial.digests is not None and position is None:
+        reason = f"the same logits digests at all {count} positions{note}"
+        return RequestJudgement(Verdict.IDENTICAL, reason, noise=0.0)
+    noise = _noise(trial, reference, count)
+    size = "" if noise is None else f"; top-k logits differ by at most {noise:.3g}"
+    if nan := _new_nan(trial, reference):
+        reason = f"{nan} NaN or infinite logits where the reference has none, although token ids are equal"
+        return RequestJudgement(Verdict.DIVERGENT, reason + note, None, position, noise)
+    if agreement is Agreement.IDS:
+        what = f"the same {count} token ids; the reference arm's own logits do not repeat"
+    elif trial.digests is None or reference.digests is None:
+        what = f"the same {count} token ids; digests were not recorded"
+    else:
+        what = f"the same {count} token ids, other logits from position {position} on"
+    if noise is not None and noise >= thresholds.corrupt_logit:
+        limit = thresholds.corrupt_logit
+        size += f", which reaches the corrupt limit ({limit:g}): equal tokens may hide a fault"
+    return RequestJudgement(Verdict.DRIFT, what + size + note, None, position, noise)
+
+
+def _greedy(situation: Circumstances, reference: Answer) -> bool:
+    """Whether tokens are the largest logits; read off the reference where the settings do not say."""
+    if situation.greedy is not None:
+        return situation.greedy
+    top = reference.top
+    if top is None or len(top.ids) != len(reference.token_ids):
+        return False
+    return bool((top.ids[:, 0] == reference.token_ids).all()) if top.ids.shape[1] else False
+
+
+def _other_ids(
+    trial: Answer, reference: Answer, position: int, situation: Circumstances, thresholds: Thresholds
+) -> RequestJudgement:
+    noise = _noise(trial, reference, position + 1)
+    margins = reference.margins
+    margin = float(margins[position]) if margins is not None and position < len(margins) else None
+    where = f"first other token at position {position}: "
+    digest_position = _digest_position(trial, reference)
+    if nan := _new_nan(trial, reference):
+        reason = f"{where}{nan} NaN or infinite logits where the reference has none"
+        return RequestJudgement(Verdict.GARBAGE, reason, position, digest_position, noise, margin)
+    flip = explain_flip(
+        reference,
+        trial,
+        position,
+        greedy=_greedy(situation, reference),
+        coarse_cache=situation.coarse_cache,
+        thresholds=thresholds,
+    )
+    if flip.explained:
+        return RequestJudgement(Verdict.DRIFT, where + flip.reason, position, digest_position, noise, margin)
+    signs = compare_signs(observe_answer(trial, since=position), observe_answer(reference), thresholds)
+    verdict = Verdict.GARBAGE if broken(signs) else Verdict.DIVERGENT
+    shown = "".join(f"; {sign.sentence}" for sign in signs if sign.strong)
+    cells = trial.kv_cells_before
+    left = f"; {cells} KV cells were in use before the request" if cells else ""
+    reason = where + flip.reason + shown + left
+    return RequestJudgement(verdict, reason, position, digest_position, noise, margin, signs)
+
+
+def worst(judgements: Sequence[RequestJudgement]) -> int:
+    """Index of the most severe request; the first of equals."""
+    return max(range(len(judgements)), key=lambda index: (SEVERITY[judgements[index].verdict], -index))
+
+
+def _largest(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return max(known) if known else None
+
+
+def _judge_answers(
+    answers: Sequence[Answer], reference: Reference, situation: Circumstances, thresholds: Thresholds
+) -> Judgement:
+    judged = [
+        judge_answer(answer, reference.request(index), reference.agreement, situation, thresholds)
+        for index, answer in enumerate(answers)
+    ]
+    chosen = worst(judged)
+    decisive = judged[chosen]
+    diverging = next((i for i, one in enumerate(judged) if one.divergent_position is not None), None)
+    digest = next((one.digest_position for one in judged if one.digest_position is not None), None)
+    prefix = f"request {chosen}: " if len(judged) > 1 and decisive.verdict is not Verdict.IDENTICAL else ""
+    signs = [dataclasses.asdict(sign) for sign in decisive.signs]
+    return Judgement(
+        verdict=decisive.verdict,
+        verdict_reason=prefix + decisive.reason,
+        corrupt=decisive.verdict in CORRUPT,
+        first_divergent_request=diverging,
+        first_divergent_position=None if diverging is None else judged[diverging].divergent_position,
+        first_digest_position=digest,
+        noise=_largest([one.noise for one in judged]),
+        reference_margin=None if diverging is None else judged[diverging].reference_margin,
+        reference=reference.source,
+        text_signs=json.dumps(signs) if signs else None,
+    )
+
+
+def _failure(
+    stored: Outcome, error: str | None, end_reason: str | None, hits: Sequence[MarkerHit]
+) -> Judgement:
+    found = faults(hits)
+    marks = f"; the log says: {found[0].line}" if found else ""
+    if stored is Outcome.OK:
+        first = found[0]
+        reason = f"backend_error: the log shows '{first.name}' in line {first.line_number}: {first.line}"
+        return Judgement(Verdict.FAILED, reason)
+    detail = error or end_reason
+    return Judgement(Verdict.FAILED, f"{stored.value}: {detail}{marks}" if detail else stored.value + marks)
+
+
+def _combined(own: Circumstances, reference: Reference) -> Circumstances:
+    """A coarse cache on either side makes noise coarse; how tokens were chosen is the trial's own matter."""
+    greedy = own.greedy if own.greedy is not None else reference.circumstances.greedy
+    return Circumstances(greedy, own.coarse_cache or reference.circumstances.coarse_cache)
+
+
+def _verdict_of(
+    stored: Outcome,
+    words: tuple[str | None, str | None, str | None],
+    hits: Sequence[MarkerHit],
+    answers: Sequence[Answer],
+    found: FoundReference,
+    thresholds: Thresholds,
+) -> Judgement:
+    """All columns that need no other trial of the arm; `words` are error, end_reason and settings."""
+    error, end_reason, settings = words
+    if stored is not Outcome.OK or faults(hits):
+        judged = _failure(stored, error, end_reason, hits)
+    elif found.reference is None:
+        judged = Judgement(Verdict.UNJUDGED, found.reason)
+    elif not answers:
+        judged = Judgement(Verdict.UNJUDGED, "no completed request to judge")
+    else:
+        situation = _combined(circumstances(settings), found.reference)
+        judged = _judge_answers(answers, found.reference, situation, thresholds)
+    return dataclasses.replace(
+        judged,
+        log_markers=json.dumps([hit.as_data() for hit in hits]) if hits else None,
+        thresholds=thresholds.as_json(),
+    )
+
+
+def judge_trial(
+    row: Mapping[str, Any], reference: Reference | FoundReference | None, thresholds: Thresholds = _DEFAULTS
+) -> Judgement:
+    """The judgement of one stored row; `off_mode` needs the arm's other rows and stays null."""
+    found = (
+        reference if isinstance(reference, FoundReference) else FoundReference(reference, NO_REFERENCE.reason)
+    )
+    answers = answers_of_row(row)
+    judged = _verdict_of(
+        Outcome(row["outcome"]),
+        (row.get("error"), row.get("end_reason"), row.get("settings")),
+        notable_markers(row.get("native_log")),
+        answers,
+        found,
+        thresholds,
+    )
+    return (
+        judged
+        if judged.verdict is Verdict.FAILED
+        else dataclasses.replace(judged, requests_differ=requests_differ(answers))
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """Distinct judgements, and which of them each trial has."""
+
+    distinct: list[Judgement]
+    which: list[int]
+    off_mode: list[bool | None]
+
+
+def _judge(trials: Trials, found: FoundReference, thresholds: Thresholds) -> _Judged:
+    columns = [trials.values(name) for name in ("outcome", "error", "end_reason", "settings")]
+    known: dict[tuple[Any, ...], int] = {}
+    distinct: list[Judgement] = []
+    which: list[int] = []
+    for index, (outcome, error, end_reason, settings) in enumerate(zip(*columns, strict=True)):
+        hits = trials.markers.get(index, ())
+        ok = outcome == Outcome.OK.value
+        # A trial that is not ok is not compared, so its words tell it apart; an ok one by its answers.
+        key = (trials.groups[index], settings, hits) if ok else (outcome, error, end_reason, hits)
+        place = known.setdefault(key, len(distinct))
+        if place == len(distinct):
+            words = (error, end_reason, settings)
+            answers = trials.answers(index) if ok else ()
+            judged = _verdict_of(Outcome(outcome), words, hits, answers, found, thresholds)
+            if judged.verdict is not Verdict.FAILED:
+                judged = dataclasses.replace(judged, requests_differ=trials.requests_differ(index))
+            distinct.append(judged)
+        which.append(place)
+    return _Judged(distinct, which, _off_mode(trials))
+
+
+def _off_mode(trials: Trials) -> list[bool | None]:
+    """Per trial, whether it leaves its arm's most frequent digests; needs two equal trials, and no tie."""
+    counts: dict[str, Counter[bytes]] = {}
+    keys: list[bytes | None] = []
+    for index, (arm, outcome) in enumerate(zip(trials.arms, trials.outcomes, strict=True)):
+        key = trials.digest_key(index) if outcome is Outcome.OK else None
+        keys.append(key)
+        if key is not None:
+            counts.setdefault(arm, Counter())[key] += 1
+    modes: dict[str, bytes] = {}
+    for arm, counter in counts.items():
+        top = counter.most_common(2)
+        if top[0][1] > 1 and (len(top) == 1 or top[0][1] > top[1][1]):
+            modes[arm] = top[0][0]
+    return [
+        None if key is None or arm not in modes else key != modes[arm]
+        for arm, key in zip(trials.arms, keys, strict=True)
+    ]
+
+
+def judge_rows(
+    rows: Sequence[Mapping[str, Any]],
+    baseline_arm: str,
+    choice: ReferenceChoice | Reference = _BASELINE,
+    thresholds: Thresholds = _DEFAULTS,
+    *,
+    provisional: bool = False,
+) -> list[Judgement]:
+    """The judgements of stored rows, in their order; independent of that order otherwise."""
+    trials = trials_of(rows)
+    found = find_reference(trials, baseline_arm, choice, provisional=provisional)
+    judged = _judge(trials, found, thresholds)
+    return [
+        dataclasses.replace(judged.distinct[place], off_mode=off)
+        for place, off in zip(judged.which, judged.off_mode, strict=True)
+    ]
+
+
+def judge_table(
+    table: pa.Table,
+    baseline_arm: str,
+    choice: ReferenceChoice | Reference = _BASELINE,
+    thresholds: Thresholds = _DEFAULTS,
+    *,
+    provisional: bool = False,
+) -> pa.Table:
+    """The table with its verdict columns filled; all other columns are kept as they are, without a copy."""
+    trials = trials_of(table)
+    found = find_reference(trials, baseline_arm, choice, provisional=provisional)
+    judged = _judge(trials, found, thresholds)
+    rows = [judgement.as_row() for judgement in judged.distinct]
+    which = pa.array(judged.which, type=pa.int32())
+    for column in VERDICT_COLUMNS:
+        if column.name == "off_mode":
+            values = pa.array(judged.off_mode, type=column.type)
+        else:
+            values = pa.array([row[column.name] for row in rows], type=column.type).take(which)
+        table = _with_column(table, column.name, values)
+    return table
+
+
+def _with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    if name in table.column_names:
+        place = table.column_names.index(name)
+        return table.set_column(place, table.schema.field(place), values)
+    return table.append_column(name, values)
