@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import logsumexp
 
 from .interval import Bound, Interval, check_counts, check_level
 
@@ -36,6 +35,9 @@ __all__ = [
 FRACTIONS = np.array([1.0, 0.98, 0.9, 0.75, 0.55, 0.35, 0.15])
 WEIGHTS = np.array([0.40, 0.15, 0.15, 0.10, 0.10, 0.05, 0.05])
 """Stakes and their starting shares: most on "it never fails", as a clean arm is the common claim."""
+
+with np.errstate(divide="ignore"):
+    _LOST = np.log1p(-FRACTIONS)  # -inf for the stake of everything
 
 _TOLERANCE = 1e-7
 _LOG_CAP = 700.0
@@ -59,10 +61,14 @@ def rate_above_e(bad: int, runs: int, bound: float) -> float:
 
 
 def _log_rate_e(bad: int, runs: int, bound: float) -> float:
-    with np.errstate(divide="ignore"):
-        lost = np.log1p(-FRACTIONS) * bad if bad else np.zeros_like(FRACTIONS)
     won = (runs - bad) * np.log1p(FRACTIONS * bound / (1 - bound))
-    return float(logsumexp(won + lost, b=WEIGHTS))
+    return _log_average(won + bad * _LOST if bad else won)
+
+
+def _log_average(log_wealth: Array) -> float:
+    """Logarithm of the average wealth over all stakes; a stake that lost everything has -inf."""
+    largest = float(log_wealth.max())
+    return largest + math.log(float(WEIGHTS @ np.exp(log_wealth - largest)))
 
 
 def upper_bound_always(bad: int, runs: int, level: float = 0.95) -> Bound:
@@ -107,13 +113,15 @@ class PairedDifference:
     two stays where the claim puts it.
     """
 
-    differences: tuple[float, ...] = ()
+    tally: tuple[tuple[float, int], ...] = ()  # (difference, number of rounds), in order of the difference
 
     def after(self, difference: float) -> PairedDifference:
         """State after one more round. Raises `ValueError` for a difference outside -1..1."""
         if not -1 <= difference <= 1:
             raise ValueError(f"difference of two rates = {difference!r} is not in -1..1")
-        return PairedDifference((*self.differences, difference))
+        counts = dict(self.tally)
+        counts[difference] = counts.get(difference, 0) + 1
+        return PairedDifference(tuple(sorted(counts.items())))
 
     def within_e(self, margin: float) -> float:
         """Evidence for "the rates differ by less than `margin`": e value against a difference of that size."""
@@ -125,10 +133,14 @@ class PairedDifference:
 
     def _log_below(self, bound: float, sign: int) -> float:
         """Log e value against "the mean of sign * difference is at least `bound`"."""
-        observed = sign * np.asarray(sorted(self.differences), dtype=float)
+        if not self.tally:
+            return 0.0
+        observed = sign * np.array([difference for difference, _ in self.tally])
+        rounds = np.array([number for _, number in self.tally], dtype=float)
+        # A bet of everything can end at 0, to rounding at just below it.
+        factors = np.maximum(1 - FRACTIONS[:, None] * (observed - bound) / (1 - bound), 0.0)
         with np.errstate(divide="ignore"):
-            factors = np.log1p(np.maximum(-FRACTIONS[:, None] * (observed - bound) / (1 - bound), -1.0))
-        return float(logsumexp(factors.sum(axis=1), b=WEIGHTS))
+            return _log_average(np.log(factors) @ rounds)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Interval for the mean difference that holds at every moment at once; (-1, 1) before the first round."""

@@ -211,6 +211,7 @@ def _approximate_runs(rate: float, reference_rate: float, alpha: float, power: f
     return plain / 4 * (1 + math.sqrt(1 + 4 / (plain * gap))) ** 2
 
 
+@lru_cache(maxsize=1024)
 def runs_for_power(
     rate: float,
     reference_rate: float,

@@ -1,0 +1,219 @@
+"""Two settings crossed: main effects, interaction, and hints that a one-at-a-time plan cannot follow up.
+
+The main effect of a setting is its contrast within the levels of the other one (stratified exact test). The
+interaction is D = (both - only B) - (only A - neither) in rates. Its test is unconditional and exact: the
+chance of a D this large under D = 0, maximised over the three free rates, which are confined to exact
+intervals whose joint error is added to p (Berger and Boos, JASA 89 (1994)). The conditional test of equal odds
+ratios (Zelen, Biometrika 58 (1971)) is given beside it, but it is blind in the very case that matters most:
+if neither setting alone ever fails, its margins leave one table only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from .blocking import stratified_exact
+from .contrast import ExactTest, boschloo
+from .eprocess import Block
+from .interval import check_counts, clopper_pearson
+from .words import counts_words, p_words, percent
+
+__all__ = ["Cell", "Crossed", "OneArm", "crossed", "interaction_hints"]
+
+Array = NDArray[np.float64]
+
+_NUISANCE_ERROR = 1e-4
+_STEPS = 17
+_TIE = 1e-9
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Corrupt trials and all judged trials of one combination."""
+
+    bad: int
+    runs: int
+
+    @property
+    def rate(self) -> float:
+        """Observed rate, 0..1."""
+        return self.bad / self.runs
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """A 2x2 crossed design: main effects within the other setting, and the interaction in rates."""
+
+    main_a: ExactTest
+    main_b: ExactTest
+    interaction: float
+    interaction_p: float
+    odds_p: float | None  # Zelen's conditional test; None where the margins leave a single table
+    sentence: str
+
+
+def crossed(
+    neither: Cell, only_a: Cell, only_b: Cell, both: Cell, *, names: tuple[str, str] = ("A", "B"), alpha: float = 0.05
+) -> Crossed:
+    """Analyse two settings that were crossed. p values are two-sided. Raises `ValueError` for an empty cell."""
+    places = ("neither", f"only {names[0]}", f"only {names[1]}", "both")
+    for place, cell in zip(places, (neither, only_a, only_b, both), strict=True):
+        check_counts(cell.bad, cell.runs, where=place)
+    strata_a, strata_b = [_block(only_a, neither), _block(both, only_b)], [_block(only_b, neither), _block(both, only_a)]
+    value = both.rate - only_b.rate - only_a.rate + neither.rate
+    p = _interaction_p(neither, only_a, only_b, both)
+    odds_p = _equal_odds_p(strata_a)
+    sentence = _crossed_words(names, (neither, only_a, only_b, both), value, p, alpha)
+    return Crossed(stratified_exact(strata_a), stratified_exact(strata_b), value, p, odds_p, sentence)
+
+
+def _block(arm: Cell, reference: Cell) -> Block:
+    return Block(arm.bad, arm.runs, reference.bad, reference.runs)
+
+
+def _crossed_words(
+    names: tuple[str, str], cells: tuple[Cell, Cell, Cell, Cell], value: float, p: float, alpha: float
+) -> str:
+    neither, only_a, only_b, both = (f"{counts_words(cell.bad, cell.runs)}" for cell in cells)
+    counts = f"neither {neither}, only {names[0]} {only_a}, only {names[1]} {only_b}, both {both}"
+    effect = f"interaction {100 * value:+.0f} points of rate, {p_words(p)} two-sided"
+    if p <= alpha:
+        return f"{names[0]} and {names[1]} act together: {counts}; {effect}"
+    return f"{names[0]} and {names[1]}: no interaction shown at these sizes: {counts}; {effect}"
+
+
+def _interaction_p(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) -> float:
+    tails = _interaction_tails(neither, only_a, only_b, both)
+    return min(1.0, 2 * (min(tails) + _NUISANCE_ERROR))
+
+
+def _interaction_tails(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) -> tuple[float, float]:
+    """Largest null probabilities of D at least, and at most, as observed."""
+    plus, minus = np.add.outer(*_ratios(both, neither)).ravel(), np.add.outer(*_ratios(only_a, only_b)).ravel()
+    order = np.argsort(minus)
+    observed = both.rate + neither.rate - only_a.rate - only_b.rate
+    # plus - minus >= observed: for every value of plus, how many of the sorted minus are small enough.
+    upper = np.searchsorted(minus[order], plus - observed + _TIE, side="right")
+    lower = np.searchsorted(minus[order], plus - observed - _TIE, side="left")
+    largest = [0.0, 0.0]
+    for rates in _null_rates(neither, only_a, only_b, both):
+        p_neither, p_a, p_b, p_both = (
+            stats.binom.pmf(np.arange(cell.runs + 1), cell.runs, rate[:, None])
+            for cell, rate in zip((neither, only_a, only_b, both), rates, strict=True)
+        )
+        mass = (p_both[:, :, None] * p_neither[:, None, :]).reshape(len(p_both), -1)
+        other = (p_a[:, :, None] * p_b[:, None, :]).reshape(len(p_a), -1)[:, order]
+        below = np.concatenate([np.zeros((len(other), 1)), np.cumsum(other, axis=1)], axis=1)
+        at_least = np.sum(mass * below[:, upper], axis=1)
+        at_most = np.sum(mass * (1 - below[:, lower]), axis=1)
+        largest = [max(largest[0], float(at_least.max())), max(largest[1], float(at_most.max()))]
+    return min(1.0, largest[0]), min(1.0, largest[1])
+
+
+def _ratios(first: Cell, second: Cell) -> tuple[Array, Array]:
+    return np.arange(first.runs + 1) / first.runs, np.arange(second.runs + 1) / second.runs
+
+
+def _null_rates(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) -> list[tuple[Array, Array, Array, Array]]:
+    """Rates with no interaction inside the joint interval of the four cells, in slices of one `neither` rate."""
+    level = 1 - _NUISANCE_ERROR / 4
+    ends = [clopper_pearson(cell.bad, cell.runs, level) for cell in (neither, only_a, only_b, both)]
+    grids = [np.linspace(end.low, end.high, _STEPS) for end in ends[:3]]
+    slack = sum(float(grid[1] - grid[0]) for grid in grids) / 2  # a grid must not miss a corner of the box
+    slices = []
+    for rate in grids[0]:
+        rate_a, rate_b = (axis.ravel() for axis in np.meshgrid(grids[1], grids[2], indexing="ij"))
+        rate_both = rate_a + rate_b - rate
+        inside = (rate_both >= max(0.0, ends[3].low - slack) - _TIE) & (rate_both <= min(1.0, ends[3].high + slack) + _TIE)
+        if inside.any():
+            fixed = np.full(int(inside.sum()), rate)
+            slices.append((fixed, rate_a[inside], rate_b[inside], np.clip(rate_both[inside], 0, 1)))
+    return slices
+
+
+def _equal_odds_p(strata: list[Block]) -> float | None:
+    """Zelen's exact test of equal odds ratios in two strata; None if the margins admit one table only."""
+    first, second = strata
+    total = first.bad + second.bad
+    masses = [
+        stats.hypergeom.pmf(np.arange(block.runs + 1), block.runs + block.reference_runs,
+                            block.bad + block.reference_bad, block.runs)
+        for block in (first, second)
+    ]
+    splits = np.arange(max(0, total - second.runs), min(first.runs, total) + 1)
+    mass = masses[0][splits] * masses[1][total - splits]
+    if np.count_nonzero(mass) < 2:
+        return None
+    mass = mass / mass.sum()
+    observed = mass[first.bad - int(splits[0])]
+    return min(1.0, float(mass[mass <= observed * (1 + 1e-7)].sum()))
+
+
+@dataclass(frozen=True)
+class OneArm:
+    """One arm of a plan: its name, the axes it moves away from the baseline (none for the baseline), counts."""
+
+    name: str
+    axes: frozenset[str]
+    bad: int
+    runs: int
+
+
+def interaction_hints(arms: Sequence[OneArm], alpha: float = 0.05) -> tuple[str, ...]:
+    """What the rows hint at and the plan cannot see, one sentence each; empty where nothing is hinted at.
+
+    Exploratory: single Boschloo tests at `alpha`, no correction for their number, and worded as a hint.
+    Raises `ValueError` unless exactly one arm moves no axis.
+    """
+    baselines = [arm for arm in arms if not arm.axes]
+    if len(baselines) != 1:
+        raise ValueError(f"{len(baselines)} arms move no axis; a plan has exactly one baseline")
+    baseline = baselines[0]
+    judged = [arm for arm in arms if arm.runs and arm.axes]
+    if not baseline.runs:
+        return ()
+    singles = {next(iter(arm.axes)): arm for arm in judged if len(arm.axes) == 1}
+    together = {arm.axes: arm for arm in judged if len(arm.axes) > 1}
+    return (*_joint_cures(baseline, list(singles.values()), together, alpha), *_joint_faults(baseline, singles, together, alpha))
+
+
+def _joint_cures(
+    baseline: OneArm, singles: list[OneArm], together: dict[frozenset[str], OneArm], alpha: float
+) -> list[str]:
+    """Several single changes each lower a failing baseline: it may need all of them at once to fail."""
+    cures = [arm for arm in singles if boschloo(arm.bad, arm.runs, baseline.bad, baseline.runs).lower <= alpha]
+    if len(cures) < 2:
+        return []
+    axes = frozenset().union(*(arm.axes for arm in cures))
+    if any(pair >= axes for pair in together):
+        return []
+    named = ", ".join(f"{arm.name} {counts_words(arm.bad, arm.runs)}" for arm in cures)
+    return [
+        f"hint (exploratory): {named} are each below the baseline's {counts_words(baseline.bad, baseline.runs)}; "
+        f"the fault may need {' and '.join(sorted(axes))} together, which one change at a time cannot show: "
+        "cross them"
+    ]
+
+
+def _joint_faults(
+    baseline: OneArm, singles: dict[str, OneArm], together: dict[frozenset[str], OneArm], alpha: float
+) -> list[str]:
+    """A combination fails more often than every one of its parts and than the baseline."""
+    hints = []
+    for axes, arm in together.items():
+        parts = [baseline, *(singles[axis] for axis in sorted(axes) if axis in singles)]
+        if any(boschloo(arm.bad, arm.runs, part.bad, part.runs).higher > alpha for part in parts):
+            continue
+        missing = sorted(axis for axis in axes if axis not in singles)
+        named = ", ".join(f"{part.name} {counts_words(part.bad, part.runs)}" for part in parts)
+        rest = f"; {', '.join(missing)} alone was not run" if missing else ""
+        hints.append(
+            f"hint (exploratory): {arm.name} {counts_words(arm.bad, arm.runs)} ({percent(arm.bad / arm.runs)}) is "
+            f"above each of {named}{rest}; its changes may act together: cross them"
+        )
+    return hints
