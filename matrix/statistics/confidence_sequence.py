@@ -124,7 +124,7 @@ class PairedDifference:
         return PairedDifference(tuple(sorted(counts.items())))
 
     def within_e(self, margin: float) -> float:
-        """Evidence for "the rates differ by less than `margin`": e value against a difference of that size."""
+        """Evidence for "the rates differ by less than `margin`": e value against that much or more."""
         if not 0 < margin < 1:
             raise ValueError(f"margin = {margin!r} is not a rate difference strictly between 0 and 1")
         # Both "at least margin above" and "at least margin below" must be refuted: the weaker e counts.
@@ -143,7 +143,7 @@ class PairedDifference:
             return _log_average(np.log(factors) @ rounds)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Interval for the mean difference that holds at every moment at once; (-1, 1) before the first round."""
+        """Interval for the mean difference, valid at every moment at once; (-1, 1) before the first round."""
         check_level(level)
         target = -math.log((1 - level) / 2)
         high = _crossing(lambda bound: self._log_below(bound, 1), target, -1.0, 1.0)

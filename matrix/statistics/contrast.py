@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from .interval import check_counts
@@ -34,7 +36,7 @@ class ExactTest:
 
     @property
     def one_sided(self) -> float:
-        """The smaller one-sided value: a description, not a decision, since it picks its side from the data."""
+        """The smaller one-sided value: for description only, since it picks its side from the data."""
         return min(self.higher, self.lower)
 
 
@@ -45,7 +47,7 @@ def boschloo(bad: int, runs: int, reference_bad: int, reference_runs: int) -> Ex
 
 
 def fisher(bad: int, runs: int, reference_bad: int, reference_runs: int) -> ExactTest:
-    """Fisher's exact test, beside Boschloo for readers who expect it. Raises `ValueError` if an arm is empty."""
+    """Fisher's exact test, for readers who expect it beside Boschloo's. Raises as `boschloo` does."""
     _check(bad, runs, reference_bad, reference_runs)
     table = _columns(bad, runs, reference_bad, reference_runs)
     two_sided, higher, lower = (
@@ -72,8 +74,8 @@ def _check(bad: int, runs: int, reference_bad: int, reference_runs: int) -> None
     check_counts(reference_bad, reference_runs, where="reference arm")
 
 
-def _columns(bad: int, runs: int, reference_bad: int, reference_runs: int) -> list[list[int]]:
-    return [[bad, reference_bad], [runs - bad, reference_runs - reference_bad]]
+def _columns(bad: int, runs: int, reference_bad: int, reference_runs: int) -> NDArray[np.int64]:
+    return np.array([[bad, reference_bad], [runs - bad, reference_runs - reference_bad]], dtype=np.int64)
 
 
 @lru_cache(maxsize=4096)

@@ -78,7 +78,9 @@ def _chan_zhang(bad: int, runs: int, reference_bad: int, reference_runs: int, le
     def low_end(k1: int, n1: int, k2: int, n2: int) -> float:
         # Far below the score interval nothing can be accepted: the scan need not start at -1.
         start = max(-1.0, newcombe(k1, n1, k2, n2, level).low - 0.3)
-        return _first_crossing(lambda delta: _upper_tail(delta, k1, n1, k2, n2), tail, start, k1 / n1 - k2 / n2)
+        return _first_crossing(
+            lambda delta: _upper_tail(delta, k1, n1, k2, n2), tail, start, k1 / n1 - k2 / n2
+        )
 
     low = low_end(bad, runs, reference_bad, reference_runs)
     high = -low_end(reference_bad, reference_runs, bad, runs)  # the same question with the arms exchanged
@@ -125,7 +127,9 @@ def _scores(delta: float, n1: int, n2: int) -> Array:
     distance = rate - reference_rate - delta
     with np.errstate(divide="ignore", invalid="ignore"):
         scores = distance / np.sqrt(variance)
-    return np.where(np.abs(distance) < 1e-12, 0.0, np.where(variance < 1e-15, np.copysign(np.inf, distance), scores))
+    return np.where(
+        np.abs(distance) < 1e-12, 0.0, np.where(variance < 1e-15, np.copysign(np.inf, distance), scores)
+    )
 
 
 def _constrained_rate(rate: Array, reference_rate: Array, ratio: float, delta: float) -> Array:

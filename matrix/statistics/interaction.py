@@ -3,9 +3,9 @@
 The main effect of a setting is its contrast within the levels of the other one (stratified exact test). The
 interaction is D = (both - only B) - (only A - neither) in rates. Its test is unconditional and exact: the
 chance of a D this large under D = 0, maximised over the three free rates, which are confined to exact
-intervals whose joint error is added to p (Berger and Boos, JASA 89 (1994)). The conditional test of equal odds
-ratios (Zelen, Biometrika 58 (1971)) is given beside it, but it is blind in the very case that matters most:
-if neither setting alone ever fails, its margins leave one table only.
+intervals whose joint error is added to p (Berger and Boos, JASA 89 (1994)). The conditional test of equal
+odds ratios (Zelen, Biometrika 58 (1971)) is given beside it, but it is blind in the very case that matters
+most: if neither setting alone ever fails, its margins leave one table only.
 """
 
 from __future__ import annotations
@@ -58,13 +58,22 @@ class Crossed:
 
 
 def crossed(
-    neither: Cell, only_a: Cell, only_b: Cell, both: Cell, *, names: tuple[str, str] = ("A", "B"), alpha: float = 0.05
+    neither: Cell,
+    only_a: Cell,
+    only_b: Cell,
+    both: Cell,
+    *,
+    names: tuple[str, str] = ("A", "B"),
+    alpha: float = 0.05,
 ) -> Crossed:
-    """Analyse two settings that were crossed. p values are two-sided. Raises `ValueError` for an empty cell."""
+    """Analyse two crossed settings; p values are two-sided. Raises `ValueError` for an empty cell."""
     places = ("neither", f"only {names[0]}", f"only {names[1]}", "both")
     for place, cell in zip(places, (neither, only_a, only_b, both), strict=True):
         check_counts(cell.bad, cell.runs, where=place)
-    strata_a, strata_b = [_block(only_a, neither), _block(both, only_b)], [_block(only_b, neither), _block(both, only_a)]
+    strata_a, strata_b = (
+        [_block(only_a, neither), _block(both, only_b)],
+        [_block(only_b, neither), _block(both, only_a)],
+    )
     value = both.rate - only_b.rate - only_a.rate + neither.rate
     p = _interaction_p(neither, only_a, only_b, both)
     odds_p = _equal_odds_p(strata_a)
@@ -94,7 +103,10 @@ def _interaction_p(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) -> flo
 
 def _interaction_tails(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) -> tuple[float, float]:
     """Largest null probabilities of D at least, and at most, as observed."""
-    plus, minus = np.add.outer(*_ratios(both, neither)).ravel(), np.add.outer(*_ratios(only_a, only_b)).ravel()
+    plus, minus = (
+        np.add.outer(*_ratios(both, neither)).ravel(),
+        np.add.outer(*_ratios(only_a, only_b)).ravel(),
+    )
     order = np.argsort(minus)
     observed = both.rate + neither.rate - only_a.rate - only_b.rate
     # plus - minus >= observed: for every value of plus, how many of the sorted minus are small enough.
@@ -103,8 +115,7 @@ def _interaction_tails(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) ->
     largest = [0.0, 0.0]
     for rates in _null_rates(neither, only_a, only_b, both):
         p_neither, p_a, p_b, p_both = (
-            stats.binom.pmf(np.arange(cell.runs + 1), cell.runs, rate[:, None])
-            for cell, rate in zip((neither, only_a, only_b, both), rates, strict=True)
+            _masses(cell, rate) for cell, rate in zip((neither, only_a, only_b, both), rates, strict=True)
         )
         mass = (p_both[:, :, None] * p_neither[:, None, :]).reshape(len(p_both), -1)
         other = (p_a[:, :, None] * p_b[:, None, :]).reshape(len(p_a), -1)[:, order]
@@ -115,12 +126,20 @@ def _interaction_tails(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) ->
     return min(1.0, largest[0]), min(1.0, largest[1])
 
 
+def _masses(cell: Cell, rates: Array) -> Array:
+    """Probability of every count of a cell at every rate, shape (rates, runs + 1)."""
+    masses: Array = np.asarray(stats.binom.pmf(np.arange(cell.runs + 1), cell.runs, rates[:, None]))
+    return masses
+
+
 def _ratios(first: Cell, second: Cell) -> tuple[Array, Array]:
     return np.arange(first.runs + 1) / first.runs, np.arange(second.runs + 1) / second.runs
 
 
-def _null_rates(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) -> list[tuple[Array, Array, Array, Array]]:
-    """Rates with no interaction inside the joint interval of the four cells, in slices of one `neither` rate."""
+def _null_rates(
+    neither: Cell, only_a: Cell, only_b: Cell, both: Cell
+) -> list[tuple[Array, Array, Array, Array]]:
+    """Rates without interaction inside the four cells' joint interval, in slices of one `neither` rate."""
     level = 1 - _NUISANCE_ERROR / 4
     ends = [clopper_pearson(cell.bad, cell.runs, level) for cell in (neither, only_a, only_b, both)]
     grids = [np.linspace(end.low, end.high, _STEPS) for end in ends[:3]]
@@ -129,7 +148,9 @@ def _null_rates(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) -> list[t
     for rate in grids[0]:
         rate_a, rate_b = (axis.ravel() for axis in np.meshgrid(grids[1], grids[2], indexing="ij"))
         rate_both = rate_a + rate_b - rate
-        inside = (rate_both >= max(0.0, ends[3].low - slack) - _TIE) & (rate_both <= min(1.0, ends[3].high + slack) + _TIE)
+        inside = (rate_both >= max(0.0, ends[3].low - slack) - _TIE) & (
+            rate_both <= min(1.0, ends[3].high + slack) + _TIE
+        )
         if inside.any():
             fixed = np.full(int(inside.sum()), rate)
             slices.append((fixed, rate_a[inside], rate_b[inside], np.clip(rate_both[inside], 0, 1)))
@@ -141,8 +162,12 @@ def _equal_odds_p(strata: list[Block]) -> float | None:
     first, second = strata
     total = first.bad + second.bad
     masses = [
-        stats.hypergeom.pmf(np.arange(block.runs + 1), block.runs + block.reference_runs,
-                            block.bad + block.reference_bad, block.runs)
+        stats.hypergeom.pmf(
+            np.arange(block.runs + 1),
+            block.runs + block.reference_runs,
+            block.bad + block.reference_bad,
+            block.runs,
+        )
         for block in (first, second)
     ]
     splits = np.arange(max(0, total - second.runs), min(first.runs, total) + 1)
@@ -156,7 +181,7 @@ def _equal_odds_p(strata: list[Block]) -> float | None:
 
 @dataclass(frozen=True)
 class OneArm:
-    """One arm of a plan: its name, the axes it moves away from the baseline (none for the baseline), counts."""
+    """One arm of a plan: its name, the axes it moves (none for the baseline) and its counts."""
 
     name: str
     axes: frozenset[str]
@@ -179,14 +204,19 @@ def interaction_hints(arms: Sequence[OneArm], alpha: float = 0.05) -> tuple[str,
         return ()
     singles = {next(iter(arm.axes)): arm for arm in judged if len(arm.axes) == 1}
     together = {arm.axes: arm for arm in judged if len(arm.axes) > 1}
-    return (*_joint_cures(baseline, list(singles.values()), together, alpha), *_joint_faults(baseline, singles, together, alpha))
+    return (
+        *_joint_cures(baseline, list(singles.values()), together, alpha),
+        *_joint_faults(baseline, singles, together, alpha),
+    )
 
 
 def _joint_cures(
     baseline: OneArm, singles: list[OneArm], together: dict[frozenset[str], OneArm], alpha: float
 ) -> list[str]:
     """Several single changes each lower a failing baseline: it may need all of them at once to fail."""
-    cures = [arm for arm in singles if boschloo(arm.bad, arm.runs, baseline.bad, baseline.runs).lower <= alpha]
+    cures = [
+        arm for arm in singles if boschloo(arm.bad, arm.runs, baseline.bad, baseline.runs).lower <= alpha
+    ]
     if len(cures) < 2:
         return []
     axes = frozenset().union(*(arm.axes for arm in cures))
@@ -194,9 +224,9 @@ def _joint_cures(
         return []
     named = ", ".join(f"{arm.name} {counts_words(arm.bad, arm.runs)}" for arm in cures)
     return [
-        f"hint (exploratory): {named} are each below the baseline's {counts_words(baseline.bad, baseline.runs)}; "
-        f"the fault may need {' and '.join(sorted(axes))} together, which one change at a time cannot show: "
-        "cross them"
+        f"hint (exploratory): {named} are each below the baseline's "
+        f"{counts_words(baseline.bad, baseline.runs)}; the fault may need "
+        f"{' and '.join(sorted(axes))} together, which one change at a time cannot show: cross them"
     ]
 
 
@@ -213,7 +243,8 @@ def _joint_faults(
         named = ", ".join(f"{part.name} {counts_words(part.bad, part.runs)}" for part in parts)
         rest = f"; {', '.join(missing)} alone was not run" if missing else ""
         hints.append(
-            f"hint (exploratory): {arm.name} {counts_words(arm.bad, arm.runs)} ({percent(arm.bad / arm.runs)}) is "
-            f"above each of {named}{rest}; its changes may act together: cross them"
+            f"hint (exploratory): {arm.name} {counts_words(arm.bad, arm.runs)} "
+            f"({percent(arm.bad / arm.runs)}) is above each of {named}{rest}; "
+            "its changes may act together: cross them"
         )
     return hints

@@ -10,10 +10,19 @@ not; `confidence_sequence.py` has the bounds that do.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from scipy import stats
 
-__all__ = ["Bound", "Interval", "check_counts", "check_level", "clopper_pearson", "lower_bound", "upper_bound"]
+__all__ = [
+    "Bound",
+    "Interval",
+    "check_counts",
+    "check_level",
+    "clopper_pearson",
+    "lower_bound",
+    "upper_bound",
+]
 
 
 @dataclass(frozen=True)
@@ -29,7 +38,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Bound:
-    """One-sided exact bound for a rate: with confidence `level` the rate lies on one side of `value` (0..1)."""
+    """One-sided exact bound: with confidence `level` the rate lies on one side of `value` (0..1)."""
 
     bad: int
     runs: int
@@ -54,7 +63,9 @@ def check_level(level: float) -> None:
         raise ValueError(f"level = {level!r} is not a confidence level; write 95 % as 0.95")
 
 
-def _ends(bad: int, runs: int, level: float, alternative: str) -> tuple[float, float]:
+def _ends(
+    bad: int, runs: int, level: float, alternative: Literal["two-sided", "less", "greater"]
+) -> tuple[float, float]:
     check_counts(bad, runs)
     check_level(level)
     ends = stats.binomtest(bad, runs, alternative=alternative).proportion_ci(level, method="exact")
@@ -68,7 +79,7 @@ def clopper_pearson(bad: int, runs: int, level: float = 0.95) -> Interval:
 
 
 def upper_bound(bad: int, runs: int, level: float = 0.95) -> Bound:
-    """One-sided upper bound: the rate is below it with confidence `level`; 1 - (1 - level)^(1/n) after 0/n."""
+    """One-sided bound that the rate is below with confidence `level`; 1 - (1 - level)^(1/n) after 0/n."""
     return Bound(bad, runs, level, _ends(bad, runs, level, "less")[1])
 
 

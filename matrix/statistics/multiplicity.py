@@ -34,7 +34,7 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
 
 
 def e_bonferroni(e_values: Sequence[float]) -> tuple[float, ...]:
-    """e values divided by the size of the family; reject those at or above 1 / alpha."""
+    """E values divided by the size of the family; reject those at or above 1 / alpha."""
     _check_e(e_values)
     return tuple(e / len(e_values) for e in e_values)
 

@@ -113,7 +113,8 @@ def _masses(runs: int, rates: Array) -> Array:
 def _tails(masses: Array) -> Array:
     """Probability of at least k for k = 0..runs + 1, from the masses of one binomial per row."""
     padded = np.concatenate([masses, np.zeros((len(masses), 1))], axis=1)
-    return np.cumsum(padded[:, ::-1], axis=1)[:, ::-1]
+    tails: Array = np.cumsum(padded[:, ::-1], axis=1)[:, ::-1]
+    return tails
 
 
 @lru_cache(maxsize=64)
@@ -128,7 +129,8 @@ def _grid_tails(runs: int) -> Array:
 
 def _sizes(smallest: Counts, runs: int) -> Array:
     """Null probability of the region at every common rate of the grid."""
-    return np.sum(_grid_masses(len(smallest) - 1) * _grid_tails(runs)[:, smallest], axis=1)
+    sizes: Array = np.sum(_grid_masses(len(smallest) - 1) * _grid_tails(runs)[:, smallest], axis=1)
+    return sizes
 
 
 def _fits(smallest: Counts, runs: int, alpha: float) -> bool:
@@ -147,7 +149,7 @@ def _fits(smallest: Counts, runs: int, alpha: float) -> bool:
 
 @lru_cache(maxsize=2048)
 def _boschloo_limit(runs: int, reference_runs: int, alpha: float) -> float:
-    """Largest one-sided Fisher p whose region still has a null size of at most `alpha`; 0 if there is none."""
+    """Largest one-sided Fisher p whose region has a null size of at most `alpha`; 0 if there is none."""
     p_values = _fisher_p(runs, reference_runs)
     # Ties up to rounding count as one value; Boschloo's p is never above Fisher's, so alpha itself fits.
     candidates = np.unique(np.round(p_values[p_values <= min(1.0, 20 * alpha)], 12))
@@ -204,9 +206,7 @@ def _approximate_runs(rate: float, reference_rate: float, alpha: float, power: f
     gap = abs(rate - reference_rate)
     middle = (rate + reference_rate) / 2
     spread = float(stats.norm.isf(alpha / sides)) * math.sqrt(2 * middle * (1 - middle))
-    own = float(stats.norm.ppf(power)) * math.sqrt(
-        rate * (1 - rate) + reference_rate * (1 - reference_rate)
-    )
+    own = float(stats.norm.ppf(power)) * math.sqrt(rate * (1 - rate) + reference_rate * (1 - reference_rate))
     plain = ((spread + own) / gap) ** 2
     return plain / 4 * (1 + math.sqrt(1 + 4 / (plain * gap))) ** 2
 

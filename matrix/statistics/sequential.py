@@ -76,6 +76,13 @@ class Decision:
     rate_high: float | None  # the sequential rule; None without judged trials
 
 
+@dataclass(frozen=True)
+class _Evidence:
+    e: float | None = None
+    e_adjusted: float | None = None
+    p_adjusted: float | None = None
+
+
 @dataclass
 class _Count:
     bad: int = 0
@@ -123,8 +130,9 @@ def decide(
     """Decide every arm of the family against the baseline.
 
     `rows` may come in any order: what counts is the round each belongs to, and the order within a round has
-    no influence. Rounds are numbered from 0; a round without any row holds back the later ones, so that rounds
-    which finish out of order on several machines cannot change a decision. Call it when rounds are complete.
+    no influence. Rounds are numbered from 0; a round without any row holds back the later ones, so that
+    rounds which finish out of order on several machines cannot change a decision. Call it when rounds are
+    complete.
     `family` declares the arms whose claims share `alpha` (default: all arms seen); arms without rows count as
     members. `wall_s` is the time spent so far. Raises `ValueError` for rows of an undeclared arm.
     """
@@ -133,7 +141,9 @@ def decide(
     members = sorted(seen if family is None else set(family) - {baseline})
     strangers = sorted(seen - set(members))
     if strangers:
-        raise ValueError(f"rows of arm {strangers[0]!r}, which is not in the declared family: {', '.join(members)}")
+        raise ValueError(
+            f"rows of arm {strangers[0]!r}, which is not in the declared family: {', '.join(members)}"
+        )
     ready = next(number for number in range(len(rounds) + 1) if number not in rounds)
     walk = _Walk(rule, baseline, [_Arm(name) for name in members])
     for number in range(min(ready, rule.rounds)):
@@ -145,7 +155,7 @@ def decide(
 
 
 def open_arms(decisions: dict[str, Decision]) -> tuple[str, ...]:
-    """Arms that the next round must still run, in order of name. The baseline runs along while there is one."""
+    """Arms that the next round must still run, by name. The baseline runs along while there is one."""
     return tuple(arm for arm, decision in sorted(decisions.items()) if not decision.closed)
 
 
@@ -196,15 +206,16 @@ class _Walk:
         for arm in self.open:
             e = "" if self.rule.kind == "fixed" else f" ({e_words(arm.streams.e)})"
             reason = f"open after {self.rounds} rounds: {self._against(arm)}{e}{note}"
-            arm.decision = self._decision(arm, Kind.UNDECIDED, reason, closed=False, **self._difference_evidence(arm))
+            arm.decision = self._decision(
+                arm, Kind.UNDECIDED, reason, self._difference_evidence(arm), closed=False
+            )
 
     def close(self, why: str) -> None:
         if self.rule.kind == "sequential" and self.rounds >= self.rule.min_rounds:
             self._look(last=True)
         for arm in self.open:
             reason = f"undecided, {why}: {self._still_needed(arm)}"
-            evidence = self._difference_evidence(arm)
-            arm.decision = self._decision(arm, Kind.UNDECIDED, reason, **evidence)
+            arm.decision = self._decision(arm, Kind.UNDECIDED, reason, self._difference_evidence(arm))
 
     def _look(self, *, last: bool = False) -> None:
         """Sequential: the first claim whose closed e value reaches 1 / alpha decides."""
@@ -225,7 +236,7 @@ class _Walk:
                 if adjusted[position] >= needed and not held_back:
                     e, closed_e = e_values[position], adjusted[position]
                     reason = self._claim_words(arm, kind, self._evidence_words(e, closed_e))
-                    arm.decision = self._decision(arm, kind, reason, e=e, e_adjusted=closed_e)
+                    arm.decision = self._decision(arm, kind, reason, _Evidence(e, closed_e))
                     break
 
     def _baseline_fails(self, arm: _Arm) -> bool:
@@ -249,7 +260,7 @@ class _Walk:
             else:
                 evidence = f"{p_words(p)}, {p_words(p_adjusted)} within the family of {family}"
                 reason = self._claim_words(arm, kind, evidence)
-            arm.decision = self._decision(arm, kind, reason, p_adjusted=p_adjusted)
+            arm.decision = self._decision(arm, kind, reason, _Evidence(p_adjusted=p_adjusted))
 
     def _fixed_kind(self, arm: _Arm, p_adjusted: float, alpha: float) -> Kind:
         if p_adjusted <= self.rule.alpha:
@@ -268,7 +279,7 @@ class _Walk:
         limit = self.rule.give_up_after
         if limit is not None and arm.count.runs == 0 and arm.count.failed >= limit:
             reason = f"undecided: all {arm.count.failed} trials failed, so there is nothing to judge"
-            arm.decision = self._decision(arm, Kind.UNDECIDED, reason)
+            arm.decision = self._decision(arm, Kind.UNDECIDED, reason, _Evidence())
 
     @staticmethod
     def _table(arm: _Arm) -> tuple[int, int, int, int]:
@@ -279,11 +290,11 @@ class _Walk:
         own = counts_words(arm.count.bad, arm.count.runs)
         return f"{own} against {counts_words(arm.streams.reference_bad, arm.streams.reference_runs)}"
 
-    def _difference_evidence(self, arm: _Arm) -> dict[str, float]:
+    def _difference_evidence(self, arm: _Arm) -> _Evidence:
         if self.rule.kind == "fixed":
-            return {}
+            return _Evidence()
         closed = e_holm([other.streams.e for other in self.arms])
-        return {"e": arm.streams.e, "e_adjusted": closed[self.arms.index(arm)]}
+        return _Evidence(arm.streams.e, closed[self.arms.index(arm)])
 
     def _evidence_words(self, e: float, e_adjusted: float) -> str:
         if len(self.arms) < 2:
@@ -305,7 +316,9 @@ class _Walk:
     def _still_needed(self, arm: _Arm) -> str:
         """The counts, what they bound, and the runs that would be needed."""
         count = arm.count
-        bounded = rate_words(count.bad, count.runs, 1 - self.rule.alpha, always=self.rule.kind == "sequential")
+        bounded = rate_words(
+            count.bad, count.runs, 1 - self.rule.alpha, always=self.rule.kind == "sequential"
+        )
         bad, runs, baseline_bad, baseline_runs = self._table(arm)
         if runs == 0:
             return f"{bounded}; no round has a judged trial of both this arm and the baseline"
@@ -321,11 +334,9 @@ class _Walk:
         arm: _Arm,
         kind: Kind,
         reason: str,
+        evidence: _Evidence,
         *,
         closed: bool = True,
-        e: float | None = None,
-        e_adjusted: float | None = None,
-        p_adjusted: float | None = None,
     ) -> Decision:
         count = arm.count
         low = high = None
@@ -339,9 +350,9 @@ class _Walk:
             closed=closed,
             reason=reason,
             round=self.rounds - 1 if closed else None,
-            e=e,
-            e_adjusted=e_adjusted,
-            p_adjusted=p_adjusted,
+            e=evidence.e,
+            e_adjusted=evidence.e_adjusted,
+            p_adjusted=evidence.p_adjusted,
             bad=count.bad,
             runs=count.runs,
             failed=count.failed,

@@ -141,7 +141,12 @@ class _State:
         rate = (self.bad + PRIOR) / (self.rounds + 2 * PRIOR)
         reference = (self.baseline_bad + PRIOR) / (self.rounds + 2 * PRIOR)
         pooled = (rate + reference) / 2
-        gain = _log_mass(own, rate) + _log_mass(other, reference) - _log_mass(own, pooled) - _log_mass(other, pooled)
+        gain = (
+            _log_mass(own, rate)
+            + _log_mass(other, reference)
+            - _log_mass(own, pooled)
+            - _log_mass(other, pooled)
+        )
         self.log_e += np.where(is_open, gain, 0)
         self.bad += own * is_open
         self.baseline_bad += other * is_open
@@ -150,7 +155,7 @@ class _State:
         self.rounds += is_open
 
     def decide(self, rule: StopRule, kind: NDArray[np.int8], last: bool) -> NDArray[np.int8]:
-        claims = [(1, self.log_e)]
+        claims: list[tuple[int, Array]] = [(1, self.log_e)]
         if rule.clean_bound is not None:
             claims.append((2, _log_below(self.rounds - self.bad, self.bad, rule.clean_bound)))
         if rule.equivalence_margin is not None:
@@ -159,7 +164,8 @@ class _State:
                 _log_within(up, level, down, rule.equivalence_margin)
                 for up, down in ((self.above, self.below), (self.below, self.above))
             ]
-            claims.append((3, np.minimum(*sides)))
+            both: Array = np.minimum(sides[0], sides[1])
+            claims.append((3, both))
         decided = kind.copy()
         for index, log_e in claims:
             reached = e_holm_rows(np.exp(np.minimum(log_e, _LOG_CAP))) >= 1 / rule.alpha
@@ -170,13 +176,13 @@ class _State:
 
 
 def _log_mass(outcome: Array, rate: Array) -> Array:
-    values: Array = xlogy(outcome, rate) + xlogy(1 - outcome, 1 - rate)
+    values: Array = np.asarray(xlogy(outcome, rate) + xlogy(1 - outcome, 1 - rate), dtype=np.float64)
     return values
 
 
 def _average(log_wealth: list[Array]) -> Array:
     stacked = np.stack(log_wealth) + np.log(WEIGHTS)[:, None, None]
-    values: Array = np.logaddexp.reduce(stacked, axis=0)
+    values: Array = np.asarray(np.logaddexp.reduce(stacked, axis=0), dtype=np.float64)
     return values
 
 
@@ -192,7 +198,9 @@ def _log_within(up: Array, level: Array, down: Array, margin: float) -> Array:
     room = 1 - margin
     return _average(
         [
-            xlogy(up, max(0.0, 1 - c)) + level * math.log1p(c * margin / room) + down * math.log1p(c * (1 + margin) / room)
+            xlogy(up, max(0.0, 1 - c))
+            + level * math.log1p(c * margin / room)
+            + down * math.log1p(c * (1 + margin) / room)
             for c in FRACTIONS
         ]
     )

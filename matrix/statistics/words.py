@@ -60,9 +60,8 @@ def rate_words(bad: int, runs: int, level: float = 0.95, *, always: bool = False
         bound = (lower_bound_always if always else lower_bound)(bad, runs, level)
         return f"{counts}: rate above {percent(bound.value)} {confidence}"
     ends = (rate_interval_always if always else clopper_pearson)(bad, runs, level)
-    return (
-        f"{counts}: rate {percent(bad / runs)}, between {percent(ends.low)} and {percent(ends.high)} {confidence}"
-    )
+    between = f"between {percent(ends.low)} and {percent(ends.high)}"
+    return f"{counts}: rate {percent(bad / runs)}, {between} {confidence}"
 
 
 def difference_words(rate: float, reference_rate: float, reference: str = "the baseline") -> str:
@@ -74,9 +73,11 @@ def difference_words(rate: float, reference_rate: float, reference: str = "the b
 
 
 def needed_words(design: Design | None, rate: float, reference_rate: float) -> str:
-    """How many runs would tell two rates apart: `not enough runs: needs about 34 per arm to tell 15 % from 0`."""
+    """What would tell two rates apart: `not enough runs: needs about 34 per arm to tell 15 % from 0`."""
     if design is None:
-        return f"no difference in this sample ({percent(rate)} in both arms), so no number of runs can be named"
+        return (
+            f"no difference in this sample ({percent(rate)} in both arms), so no number of runs can be named"
+        )
     high, low = max(rate, reference_rate), min(rate, reference_rate)
     return f"not enough runs: needs about {design.runs:,} per arm to tell {percent(high)} from {percent(low)}"
 
