@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, FrozenSet, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from .sampling import Sampler
 from .spec import Spec
@@ -20,7 +21,7 @@ _PROJECTOR = frozenset({"projector_device", "projector_warmup"})
 _SAMPLED_ONLY = frozenset({"top_p", "top_k", "seed"})
 
 
-def _without_effect(spec: Spec, native: Mapping[str, Any], accelerator: bool) -> FrozenSet[str]:
+def _without_effect(spec: Spec, native: Mapping[str, Any], accelerator: bool) -> frozenset[str]:
     """Settings that nothing in this trial uses."""
     ignored = frozenset() if accelerator else OFFLOADING
     if spec.probe.kind == "text":
@@ -34,7 +35,7 @@ def _without_effect(spec: Spec, native: Mapping[str, Any], accelerator: bool) ->
     return ignored
 
 
-def _of_the_run(spec: Spec, sampler: Sampler) -> Dict[str, Any]:
+def _of_the_run(spec: Spec, sampler: Sampler) -> dict[str, Any]:
     """Settings that the worker itself carries out, with its own defaults."""
     settings = spec.settings
     defaults = {
@@ -58,8 +59,12 @@ def _status(asked: Any, applied: Any, ignored: bool) -> str:
 
 
 def applied_settings(
-    spec: Spec, native: Mapping[str, Any], projector: Optional[Mapping[str, Any]], sampler: Sampler, accelerator: bool
-) -> Dict[str, Dict[str, Any]]:
+    spec: Spec,
+    native: Mapping[str, Any],
+    projector: Mapping[str, Any] | None,
+    sampler: Sampler,
+    accelerator: bool,
+) -> dict[str, dict[str, Any]]:
     """`{setting: {asked, applied, status}}` for every setting.
 
     `native` and `projector` are what the library's parameter blocks and the context hold; `accelerator` says

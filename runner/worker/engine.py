@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, List, Optional, Sequence
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from .failure import WorkerFailure, bad_input
 from .library import Library
@@ -45,7 +47,7 @@ class Engine:
         """
         library = self.library
         load_model = library.first("llama_model_load_from_file", "llama_load_model_from_file")
-        self.model = load_model(self._path.encode(), self._model_block.block)
+        self.model = load_model(os.fsencode(self._path), self._model_block.block)
         if not self.model:
             raise library.failure("model.path", f"model.path: {self._path} cannot be loaded")
         if library.has("llama_model_has_encoder") and library.api.llama_model_has_encoder(self.model):
@@ -85,9 +87,9 @@ class Engine:
 
     # evidence
 
-    def applied(self) -> Dict[str, Any]:
+    def applied(self) -> dict[str, Any]:
         """Every model and context setting as the build has it: from the context, else from the block."""
-        blocks: List[Block] = [self._model_block, self._context_block]
+        blocks: list[Block] = [self._model_block, self._context_block]
         held = {name: value for block in blocks for name, value in block.read().items()}
         getters = ((name, f"llama_{name}") for name in _READ_BACK)
         api = self.library.api
@@ -96,14 +98,15 @@ class Engine:
             **{name: int(getattr(api, g)(self.context)) for name, g in getters if self.library.has(g)},
         }
 
-    def evidence(self) -> Dict[str, Any]:
+    def evidence(self) -> dict[str, Any]:
         """Facts read back from the library about the model and the context."""
         first = self.library.first
         api = self.library.api
-        read = {name: self.applied()[name] for name in _READ_BACK}
+        applied = self.applied()
+        told = self.library.has("llama_n_seq_max")
         return {
-            **read,
-            "n_seq_max": int(first("llama_n_seq_max")(self.context)) if self.library.has("llama_n_seq_max") else None,
+            **{name: applied[name] for name in _READ_BACK},
+            "n_seq_max": int(api.llama_n_seq_max(self.context)) if told else None,
             "supports_gpu_offload": bool(first("llama_supports_gpu_offload")()),
             "n_layer": int(first("llama_model_n_layer", "llama_n_layer")(self.model)),
             "n_embd": self.n_embd,
@@ -123,7 +126,7 @@ class Engine:
         names = ("llama_model_n_embd_inp", "llama_model_n_embd", "llama_n_embd")
         return int(self.library.first(*names)(self.model))
 
-    def _said(self, function: Any, *arguments: Any) -> Optional[str]:
+    def _said(self, function: Any, *arguments: Any) -> str | None:
         buffer = ctypes.create_string_buffer(_TEXT_BYTES)
         length = function(self.model, *arguments, buffer, _TEXT_BYTES)
         return buffer.value.decode("utf-8", "replace") if length >= 0 else None
@@ -137,7 +140,7 @@ class Engine:
         clear = self.library.first("llama_kv_self_clear", "llama_kv_cache_clear")
         return lambda: clear(context)
 
-    def _find_cells(self) -> Optional[Callable[[], int]]:
+    def _find_cells(self) -> Callable[[], int] | None:
         api, context = self.library.api, self.context
         if self.library.has("llama_memory_seq_pos_max"):
             return lambda: int(api.llama_memory_seq_pos_max(api.llama_get_memory(context), SEQUENCE)) + 1
@@ -151,13 +154,13 @@ class Engine:
         """Forget all tokens, cache contents included."""
         self._clear()
 
-    def cells_in_use(self) -> Optional[int]:
+    def cells_in_use(self) -> int | None:
         """Cache cells that the library says are in use, or null where the build cannot say."""
         return None if self._cells is None else self._cells()
 
     # tokens
 
-    def tokenize(self, text: str, add_special: bool) -> List[int]:
+    def tokenize(self, text: str, add_special: bool) -> list[int]:
         """Token ids of `text`; markup of special tokens is recognised, as the binding's own class does."""
         tokenize = self.library.first("llama_tokenize")
         encoded = text.encode()
@@ -197,13 +200,15 @@ class Engine:
         """
         batch = self._batch
         batch.n_tokens = len(tokens)
+        ids, positions, outputs = batch.token, batch.pos, batch.logits
+        counts, sequences = batch.n_seq_id, batch.seq_id
         for index, token in enumerate(tokens):
-            batch.token[index] = token
-            batch.pos[index] = position + index
-            batch.n_seq_id[index] = 1
-            batch.seq_id[index][0] = SEQUENCE
-            batch.logits[index] = 0
-        batch.logits[len(tokens) - 1] = want_logits
+            ids[index] = token
+            positions[index] = position + index
+            counts[index] = 1
+            sequences[index][0] = SEQUENCE
+            outputs[index] = 0
+        outputs[len(tokens) - 1] = want_logits
         return int(self._decode(self.context, batch))
 
     def logits(self) -> Any:
@@ -229,7 +234,9 @@ class Engine:
         self._set_warmup(True)
         code = self.decode(tokens, 0, want_logits=True)
         if code != 0:
-            raise self.library.failure("warmup", f"llama_decode returned {code} in the warm-up", "backend_error")
+            raise self.library.failure(
+                "warmup", f"llama_decode returned {code} in the warm-up", "backend_error"
+            )
         self.clear_memory()
         self.library.first("llama_synchronize")(self.context)
         self._set_warmup(False)

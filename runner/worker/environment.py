@@ -8,15 +8,29 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from typing import Any, Dict, Iterable, List, Optional
+from collections.abc import Iterable
+from typing import Any
 
 __all__ = ["FAMILIES", "differences", "snapshot"]
 
-FAMILIES = ("GGML_", "LLAMA_", "MTMD_", "AGX_", "CUDA_", "OMP_", "GOMP_", "KMP_", "MTL_", "METAL_", "VK_", "HIP_")
+FAMILIES = (
+    "GGML_",
+    "LLAMA_",
+    "MTMD_",
+    "AGX_",
+    "CUDA_",
+    "OMP_",
+    "GOMP_",
+    "KMP_",
+    "MTL_",
+    "METAL_",
+    "VK_",
+    "HIP_",
+)
 """Prefixes of variables that the library, its backends and their runtimes read or set."""
 
 
-def _native_table() -> Optional[Any]:
+def _native_table() -> Any | None:
     """The C library's `environ`, or null where it cannot be reached (Windows)."""
     if sys.platform == "win32":
         return None
@@ -29,24 +43,24 @@ def _native_table() -> Optional[Any]:
     return table.in_dll(process, "environ")
 
 
-def _entries() -> List[str]:
+def _entries() -> list[str]:
     table = _native_table()
     if table is None:
         return [f"{name}={value}" for name, value in os.environ.items()]
-    entries: List[str] = []
+    entries: list[str] = []
     while table and table[len(entries)] is not None:
         entries.append(os.fsdecode(table[len(entries)]))
     return entries
 
 
-def snapshot(names: Iterable[str]) -> Dict[str, str]:
+def snapshot(names: Iterable[str]) -> dict[str, str]:
     """Variables of the known families and those in `names`, as the C library sees them now."""
     wanted = frozenset(names)
     pairs = (entry.partition("=") for entry in _entries())
     return {name: value for name, _, value in pairs if name in wanted or name.startswith(FAMILIES)}
 
 
-def differences(before: Dict[str, str], after: Dict[str, str]) -> Dict[str, List[Optional[str]]]:
+def differences(before: dict[str, str], after: dict[str, str]) -> dict[str, list[str | None]]:
     """Variables that differ, as `{name: [before, after]}`; null stands for not set."""
     names = sorted(set(before) | set(after))
     return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from .channel import Progress
 from .engine import Engine
@@ -21,7 +21,7 @@ class Evaluated(NamedTuple):
     """Position of the next token."""
     n_cells: int
     """Cells that the prompt takes in the cache; with M-RoPE not the same as positions."""
-    projector_digest: Optional[str]
+    projector_digest: str | None
 
 
 class Generation(NamedTuple):
@@ -36,16 +36,16 @@ class _Record:
     """Columns of a request record, grown position by position."""
 
     def __init__(self) -> None:
-        self.ids: List[int] = []
-        self.rows: List[Row] = []
-        self.logprobs: List[float] = []
+        self.ids: list[int] = []
+        self.rows: list[Row] = []
+        self.logprobs: list[float] = []
 
     def add(self, token: int, logit: float, row: Row) -> None:
         self.ids.append(token)
         self.rows.append(row)
         self.logprobs.append(logit - row.log_normalizer)
 
-    def fields(self, engine: Engine, stop_reason: str) -> Dict[str, Any]:
+    def fields(self, engine: Engine, stop_reason: str) -> dict[str, Any]:
         text = b"".join(map(engine.piece, self.ids)).decode("utf-8", "replace")
         return {
             "n_generated": len(self.ids),
@@ -64,7 +64,7 @@ class _Record:
 
 def generate(
     engine: Engine, sampler: Sampler, prompt: Evaluated, how: Generation, progress: Progress
-) -> Dict[str, Any]:
+) -> dict[str, Any]:
     """Fields of the request record that come from generating after an evaluated prompt.
 
     The first token comes from the prompt's last logits row; the token that ends the answer is kept, so that
@@ -89,7 +89,7 @@ def generate(
             raise engine.library.failure("generate", what, "backend_error")
 
 
-def _stop_reason(engine: Engine, how: Generation, token: int, done: int, cells: int) -> Optional[str]:
+def _stop_reason(engine: Engine, how: Generation, token: int, done: int, cells: int) -> str | None:
     """Why to stop after `done` tokens, the last of which would need cell number `cells`, or null."""
     if engine.ends_generation(token) and not how.ignore_eos:
         return "eos"

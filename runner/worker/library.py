@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import types
-from typing import Any, Dict, List, Optional
+from typing import Any
 
 from .failure import WorkerFailure
 from .native_log import NativeLog
@@ -23,7 +23,7 @@ __all__ = ["Library", "field_names", "load_library"]
 _PACKAGE = "llama_cpp"
 
 
-def field_names(structure: Any) -> List[str]:
+def field_names(structure: Any) -> list[str]:
     """Names of the fields of a ctypes structure, or of its type."""
     return [field[0] for field in structure._fields_]
 
@@ -56,7 +56,7 @@ class Library:
             "load_failure", "library", f"llama-cpp-python {self.version} has no function {' or '.join(names)}"
         )
 
-    def raw(self, name: str, result: Any, *arguments: Any) -> Optional[Any]:
+    def raw(self, name: str, result: Any, *arguments: Any) -> Any | None:
         """A function that the binding does not declare, from the shared library, or null if it has none."""
         return raw_function(self.api._lib, name, result, *arguments)
 
@@ -71,7 +71,7 @@ class Library:
         kind = "out_of_memory" if log.tells_of_memory() else kind
         return WorkerFailure(kind, where, f"{what}: {log.last_words()}")
 
-    def describe(self) -> Dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """The fields of the `library` event."""
         return {
             "library": self.version,
@@ -80,14 +80,14 @@ class Library:
             "devices": self.devices(),
         }
 
-    def _build(self) -> Optional[str]:
+    def _build(self) -> str | None:
         """Versions and commit as the libraries themselves tell them; null for releases that tell nothing."""
         asked = (("llama.cpp", "llama_version"), ("ggml", "ggml_version"), ("commit", "ggml_commit"))
         found = [(title, self.raw(name, ctypes.c_char_p)) for title, name in asked]
         parts = [f"{title} {_text(function())}" for title, function in found if function is not None]
         return ", ".join(parts) or None
 
-    def devices(self) -> Optional[List[Dict[str, Any]]]:
+    def devices(self) -> list[dict[str, Any]] | None:
         """Devices as `{name, description, type}`, or null where the build cannot list them."""
         pointer = ctypes.c_void_p
         count = self.raw("ggml_backend_dev_count", ctypes.c_size_t)
@@ -99,12 +99,16 @@ class Library:
             return None
         kinds = self._device_kinds()
         return [
-            {"name": _text(name(d)), "description": _text(description(d)), "type": kinds.get(kind(d), str(kind(d)))}
+            {
+                "name": _text(name(d)),
+                "description": _text(description(d)),
+                "type": kinds.get(kind(d), str(kind(d))),
+            }
             for d in (get(index) for index in range(count()))
         ]
 
-    def _device_kinds(self) -> Dict[int, str]:
-        # the enumeration grew in the middle in September 2025, between the releases that lack and have this field
+    def _device_kinds(self) -> dict[int, str]:
+        # the enumeration grew in the middle between the releases that lack this field and those that have it
         if "flash_attn_type" in field_names(self.api.llama_context_params):
             return {0: "cpu", 1: "gpu", 2: "igpu", 3: "accel", 4: "meta"}
         return {0: "cpu", 1: "gpu", 2: "accel"}
@@ -117,7 +121,7 @@ class Library:
         return any(device["type"] != "cpu" for device in devices)
 
 
-def raw_function(handle: Any, name: str, result: Any, *arguments: Any) -> Optional[Any]:
+def raw_function(handle: Any, name: str, result: Any, *arguments: Any) -> Any | None:
     """`name` of a shared library with its own prototype, or null. Does not touch the binding's prototype."""
     try:
         function = handle[name]
@@ -128,7 +132,7 @@ def raw_function(handle: Any, name: str, result: Any, *arguments: Any) -> Option
     return function
 
 
-def _text(value: Optional[bytes]) -> str:
+def _text(value: bytes | None) -> str:
     return (value or b"").decode("utf-8", "replace")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, NamedTuple
 
 from .applied import DEFAULT_MAX_TOKENS, applied_settings
 from .channel import Channel, Progress
@@ -16,6 +16,7 @@ from .generate import Generation, generate
 from .guards import no_core_dumps, watch_stdin
 from .library import load_library
 from .native_log import NativeLog
+from .rows import prepare
 from .sampling import Sampler
 from .spec import Spec, read_spec
 from .text import evaluate_text
@@ -34,7 +35,7 @@ class Arguments(NamedTuple):
     watch_stdin: bool
 
 
-def _arguments(words: List[str]) -> Optional[Arguments]:
+def _arguments(words: list[str]) -> Arguments | None:
     """The command line, or null if it is wrong; by hand, because argparse costs start-up time."""
     rest = [word for word in words if word != "--watch-stdin"]
     if len(rest) != 3 or rest[1] != "--result-fd" or not rest[2].isdigit():
@@ -51,10 +52,10 @@ class Trial:
         self._settings = spec.settings
         self.engine: Engine
         self.sampler: Sampler
-        self.projector: Optional[Any] = None  # its module is only imported where a probe needs it
+        self.projector: Any | None = None  # its module is only imported where a probe needs it
 
     def load(self) -> None:
-        """Load everything and tell what came of the settings. Refused settings fail before a model is loaded."""
+        """Load everything and tell what came of the settings; refused ones fail before a model is loaded."""
         began = time.monotonic()
         spec = self._spec
         environment = snapshot(spec.settings["env"])
@@ -81,12 +82,13 @@ class Trial:
 
     def run(self) -> None:
         """Warm up if asked, then every request, memory cleared before each."""
+        prepare(self.engine.n_vocab)
         if self._settings["warmup"]:
             self.engine.warm_up()
         for request in range(self._spec.n_requests):
             self._channel.send("request", **self._request(request))
 
-    def _request(self, request: int) -> Dict[str, Any]:
+    def _request(self, request: int) -> dict[str, Any]:
         self.engine.clear_memory()
         self.sampler.restart()
         cells = self.engine.cells_in_use()
@@ -133,7 +135,7 @@ def _run(arguments: Arguments, channel: Channel) -> None:
     channel.send("done", n_requests=spec.n_requests)
 
 
-def main(words: List[str], started: float) -> int:
+def main(words: list[str], started: float) -> int:
     """Run the trial of a command line; returns the exit value, or ends the process with it."""
     arguments = _arguments(words)
     if arguments is None:
@@ -142,6 +144,10 @@ def main(words: List[str], started: float) -> int:
     no_core_dumps()
     if arguments.watch_stdin:
         watch_stdin()
+    if (
+        arguments.descriptor > 2
+    ):  # what the library starts must not keep the runner waiting for the pipe's end
+        os.set_inheritable(arguments.descriptor, False)
     channel = Channel(arguments.descriptor, started)
     channel.send("started", pid=os.getpid(), python=sys.version.split()[0], worker_version=WORKER_VERSION)
     try:
@@ -151,7 +157,9 @@ def main(words: List[str], started: float) -> int:
         channel.send("error", kind=failure.kind, message=failure.message, where=failure.where)
         status = EXIT_VALUES[failure.kind]
     except MemoryError:
-        channel.send("error", kind="out_of_memory", message="Python could not allocate memory", where="worker")
+        channel.send(
+            "error", kind="out_of_memory", message="Python could not allocate memory", where="worker"
+        )
         status = EXIT_VALUES["out_of_memory"]
     # the answer is complete: destructors of drivers that hang or crash at exit say nothing about this trial
     os._exit(status)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib
-from typing import Any, Dict, List, Mapping, Optional
+import os
+from collections.abc import Mapping
+from typing import Any
 
 from .channel import Progress
 from .engine import SEQUENCE, Engine
@@ -49,7 +51,9 @@ class Projector:
         try:
             self._api: Any = importlib.import_module("llama_cpp.mtmd_cpp")
         except (ImportError, OSError, RuntimeError) as error:
-            message = f"probe.kind: llama-cpp-python {library.version} has no multimodal library (mtmd): {error}"
+            message = (
+                f"probe.kind: llama-cpp-python {library.version} has no multimodal library (mtmd): {error}"
+            )
             raise WorkerFailure("refused", "probe.kind", message) from error
         self._route_log()
         self._block: Block = projector_block(library, self._api.mtmd_context_params_default(), settings)
@@ -62,7 +66,7 @@ class Projector:
             if set_log is not None:
                 set_log(callback, None)
 
-    def _raw(self, name: str, result: Any, *arguments: Any) -> Optional[Any]:
+    def _raw(self, name: str, result: Any, *arguments: Any) -> Any | None:
         return raw_function(self._api._libmtmd, name, result, *arguments)
 
     def _needed(self, name: str, result: Any, *arguments: Any) -> Any:
@@ -79,9 +83,11 @@ class Projector:
         Raises `WorkerFailure` of kind `load_failure` with the library's words, a wrong width among them.
         """
         path = model.mmproj or ""
-        self.context = self._api.mtmd_init_from_file(path.encode(), engine.model, self._block.block)
+        self.context = self._api.mtmd_init_from_file(os.fsencode(path), engine.model, self._block.block)
         if not self.context:
-            raise self._library.failure("model.mmproj", f"model.mmproj: {path} cannot be loaded for this model")
+            raise self._library.failure(
+                "model.mmproj", f"model.mmproj: {path} cannot be loaded for this model"
+            )
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         embeddings = ctypes.POINTER(ctypes.c_float)
         self._encode = self._needed("mtmd_encode_chunk", ctypes.c_int32, pointer, pointer)
@@ -101,14 +107,14 @@ class Projector:
         if self.context:
             self._api.mtmd_free(self.context)
 
-    def applied(self) -> Dict[str, Any]:
+    def applied(self) -> dict[str, Any]:
         """Projector settings from the block handed over; without any other device a `gpu` is the CPU."""
         held = self._block.read()
         if held["projector_device"] == "gpu" and not self._library.has_accelerator():
             held["projector_device"] = "cpu"
         return held
 
-    def evidence(self) -> Dict[str, Any]:
+    def evidence(self) -> dict[str, Any]:
         """Facts read back about the projector; the sample rate in Hz, null if it takes no audio."""
         block = self._block.block
         rate = self._raw("mtmd_get_audio_sample_rate", ctypes.c_int, ctypes.c_void_p)
@@ -122,7 +128,7 @@ class Projector:
             "supports_vision": self._supports("mtmd_support_vision"),
         }
 
-    def _supports(self, name: str) -> Optional[bool]:
+    def _supports(self, name: str) -> bool | None:
         function = self._raw(name, ctypes.c_bool, ctypes.c_void_p)
         return None if function is None else bool(function(self.context))
 
@@ -164,7 +170,7 @@ class Projector:
         return bitmap
 
     def _read_bitmap(self, buffer: Any, length: int) -> Any:
-        """The loader's signature differs between releases: without and with a placeholder flag and options."""
+        """The loader takes a placeholder flag in some releases, and options as well in the newest."""
         if hasattr(self._api, "mtmd_helper_bitmap_init_from_buf_wrapper"):
             native = self._api.mtmd_helper_bitmap_init_from_buf_wrapper
         else:
@@ -184,7 +190,9 @@ class Projector:
         marker = self._marker()
         encoded = probe.prompt.encode()
         if encoded.count(marker) > 1:
-            raise bad_input("probe.prompt", f"has more than one {marker.decode()}, but there is one media file")
+            raise bad_input(
+                "probe.prompt", f"has more than one {marker.decode()}, but there is one media file"
+            )
         if marker not in encoded:
             encoded = marker + encoded
         text = self._api.mtmd_input_text()
@@ -201,14 +209,18 @@ class Projector:
 
     def _evaluate_chunks(self, engine: Engine, chunks: Any, progress: Progress) -> Evaluated:
         api = self._api
-        pieces = [api.mtmd_input_chunks_get(chunks, index) for index in range(api.mtmd_input_chunks_size(chunks))]
+        pieces = [
+            api.mtmd_input_chunks_get(chunks, index) for index in range(api.mtmd_input_chunks_size(chunks))
+        ]
         n_cells = int(self._n_cells(chunks))
         check_fits(engine, n_cells)
         if api.mtmd_input_chunk_get_type(pieces[-1]) != _TEXT_CHUNK:
-            raise bad_input("probe.prompt", "must go on after the media; without text there is nothing to answer")
+            raise bad_input(
+                "probe.prompt", "must go on after the media; without text there is nothing to answer"
+            )
         progress.report(0)
         position = 0
-        outputs: List[bytes] = []
+        outputs: list[bytes] = []
         for index, piece in enumerate(pieces):
             if api.mtmd_input_chunk_get_type(piece) == _TEXT_CHUNK:
                 is_last = index == len(pieces) - 1
@@ -219,12 +231,12 @@ class Projector:
                 progress.report(position)
         return Evaluated(position, position, n_cells, digest(*outputs) if outputs else None)
 
-    def _tokens(self, piece: Any) -> List[int]:
+    def _tokens(self, piece: Any) -> list[int]:
         count = ctypes.c_size_t()
         tokens = self._api.mtmd_input_chunk_get_tokens_text(piece, ctypes.byref(count))
         return list(tokens[: count.value])
 
-    def _evaluate_media(self, engine: Engine, piece: Any, position: int, outputs: List[bytes]) -> int:
+    def _evaluate_media(self, engine: Engine, piece: Any, position: int, outputs: list[bytes]) -> int:
         """Encode one media chunk, keep its embeddings' bytes and evaluate them; the helper knows M-RoPE."""
         code = self._encode(self.context, piece)
         if code != 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections import deque
-from typing import Any, Deque, List, Tuple
+from typing import Any
 
 __all__ = ["NativeLog"]
 
@@ -17,6 +17,7 @@ _OUT_OF_MEMORY = (
     "failed to allocate",
     "unable to allocate",
     "insufficient memory",
+    "bad_alloc",
 )
 
 
@@ -24,7 +25,7 @@ class NativeLog:
     """A log callback that loses nothing: unbuffered, all levels, continued lines included."""
 
     def __init__(self) -> None:
-        self._last: Deque[Tuple[int, str]] = deque(maxlen=40)
+        self._last: deque[tuple[int, str]] = deque(maxlen=40)
         self._level = 0
         # the prototype equals the binding's own, but does not need the binding to be there yet
         prototype = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
@@ -50,10 +51,10 @@ class NativeLog:
         return "the library logged nothing"
 
     def tells_of_memory(self) -> bool:
-        """Whether the last lines say that memory could not be had."""
-        said = "".join(text for _, text in self._last).lower()
+        """Whether the last errors say that memory could not be had."""
+        said = "".join(text for level, text in self._last if level >= _ERROR).lower()
         return any(word in said for word in _OUT_OF_MEMORY)
 
 
-def _lines(texts: List[str]) -> List[str]:
+def _lines(texts: list[str]) -> list[str]:
     return [line.strip() for line in "".join(texts).splitlines() if line.strip(" .\t")]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from .library import Library, field_names
 
@@ -25,10 +26,10 @@ class Field(NamedTuple):
     """A setting and the fields that carried it over time, newest spelling first."""
 
     setting: str
-    spellings: Tuple[Tuple[str, Codec], ...]
+    spellings: tuple[tuple[str, Codec], ...]
 
 
-def _choice(codes: Dict[Any, int], more: Optional[Dict[int, Any]] = None) -> Codec:
+def _choice(codes: dict[Any, int], more: dict[int, Any] | None = None) -> Codec:
     names = {**{code: name for name, code in codes.items()}, **(more or {})}
     return Codec(codes.get, lambda code: names.get(int(code), str(code)))
 
@@ -95,13 +96,13 @@ PROJECTOR_FIELDS = (
 class Block:
     """A parameter block of the library, with the settings that it holds."""
 
-    def __init__(self, library: Library, block: Any, fields: Tuple[Field, ...]) -> None:
+    def __init__(self, library: Library, block: Any, fields: tuple[Field, ...]) -> None:
         self.block = block
         self._library = library
         self._fields = fields
         self._present = field_names(block)
 
-    def _spelling(self, field: Field) -> Optional[Tuple[str, Codec]]:
+    def _spelling(self, field: Field) -> tuple[str, Codec] | None:
         return next((spelling for spelling in field.spellings if spelling[0] in self._present), None)
 
     def write(self, settings: Mapping[str, Any]) -> None:
@@ -115,14 +116,16 @@ class Block:
                 continue
             spelling = self._spelling(field)
             if spelling is None:
-                raise self._library.refusal(field.setting, "has no such setting; leave it unset or use another build")
+                raise self._library.refusal(
+                    field.setting, "has no such setting; leave it unset or use another build"
+                )
             name, codec = spelling
             code = codec.encode(value)
             if code is None:
                 raise self._library.refusal(field.setting, f"does not know the level {value!r}")
             setattr(self.block, name, code)
 
-    def read(self) -> Dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         """What the block holds now, by setting; null for settings that this build does not have."""
         held = ((field.setting, self._spelling(field)) for field in self._fields)
         return {
@@ -134,7 +137,7 @@ class Block:
 class ModelBlock(Block):
     """Model parameters; also holds the shares of `tensor_split`, which the library reads by pointer."""
 
-    _shares: Optional[Any] = None
+    _shares: Any | None = None
 
     def write(self, settings: Mapping[str, Any]) -> None:
         """Write the settings that are set; see `Block.write`."""
@@ -144,12 +147,14 @@ class ModelBlock(Block):
             return
         most = int(self._library.first("llama_max_devices")())
         if len(shares) > most:
-            raise self._library.refusal("tensor_split", f"splits over at most {most} devices, not {len(shares)}")
+            raise self._library.refusal(
+                "tensor_split", f"splits over at most {most} devices, not {len(shares)}"
+            )
         self._shares = (ctypes.c_float * max(most, 1))(*shares)
         self.block.tensor_split = ctypes.cast(self._shares, ctypes.POINTER(ctypes.c_float))
         self._n_shares = len(shares)
 
-    def read(self) -> Dict[str, Any]:
+    def read(self) -> dict[str, Any]:
         """What the block holds now; see `Block.read`."""
         shares = None if self._shares is None else [round(s, 6) for s in self._shares[: self._n_shares]]
         return {**super().read(), "tensor_split": shares}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from collections.abc import Mapping
+from typing import Any
 
 from .library import Library
 
@@ -10,7 +11,7 @@ __all__ = ["Sampler"]
 
 
 class Sampler:
-    """Greedy without a temperature, else top-k, top-p, temperature and a seeded draw, as far as they are set."""
+    """Greedy without a temperature, else top-k, top-p, temperature and a seeded draw, where they are set."""
 
     def __init__(self, library: Library, settings: Mapping[str, Any]) -> None:
         """`settings` of a spec; an unset seed becomes one random seed for the process, told by `seed`."""
@@ -18,7 +19,7 @@ class Sampler:
         self._settings = settings
         self._sample = library.first("llama_sampler_sample")
         self._free = library.first("llama_sampler_free")
-        self.seed: Optional[int] = settings["seed"] if settings["temperature"] else None
+        self.seed: int | None = settings["seed"] if settings["temperature"] else None
         self._chain = self._build()
 
     def _build(self) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional, Tuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from .failure import WorkerFailure, bad_input
 
@@ -13,7 +14,7 @@ __all__ = ["SETTING_KINDS", "Model", "Probe", "Spec", "read_spec"]
 SPEC_VERSION = 1
 
 _NUMBER = (int, float)
-SETTING_KINDS: Dict[str, Tuple[type, ...]] = {
+SETTING_KINDS: dict[str, tuple[type, ...]] = {
     "n_gpu_layers": (int,),
     "split_mode": (str,),
     "main_gpu": (int,),
@@ -44,7 +45,7 @@ SETTING_KINDS: Dict[str, Tuple[type, ...]] = {
 }
 """Every setting of a spec with the JSON types that it takes; null is always allowed."""
 
-_PROBE_KINDS: Dict[str, Tuple[type, ...]] = {
+_PROBE_KINDS: dict[str, tuple[type, ...]] = {
     "kind": (str,),
     "prompt": (str,),
     "media": (str,),
@@ -53,7 +54,7 @@ _PROBE_KINDS: Dict[str, Tuple[type, ...]] = {
     "add_special": (bool,),
     "ignore_eos": (bool,),
 }
-_MODEL_KINDS: Dict[str, Tuple[type, ...]] = {"path": (str,), "mmproj": (str,)}
+_MODEL_KINDS: dict[str, tuple[type, ...]] = {"path": (str,), "mmproj": (str,)}
 _SECTIONS = ("spec_version", "trial_id", "model", "settings", "probe", "limits")
 PROBES = ("text", "audio", "image")
 PROCESS_MODELS = ("fresh", "persistent")
@@ -63,7 +64,7 @@ class Model(NamedTuple):
     """The files to load."""
 
     path: str
-    mmproj: Optional[str]
+    mmproj: str | None
 
 
 class Probe(NamedTuple):
@@ -71,7 +72,7 @@ class Probe(NamedTuple):
 
     kind: str
     prompt: str
-    media: Optional[str]
+    media: str | None
     requests: int
     top_k_recorded: int
     add_special: bool
@@ -82,7 +83,7 @@ class Spec(NamedTuple):
     """One trial. `settings` holds every known name; null is "not set"."""
 
     model: Model
-    settings: Dict[str, Any]
+    settings: dict[str, Any]
     probe: Probe
 
     @property
@@ -98,16 +99,16 @@ def _near(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
-def _section(
-    document: Mapping[str, Any], name: str, kinds: Mapping[str, Tuple[type, ...]]
-) -> Dict[str, Any]:
+def _section(document: Mapping[str, Any], name: str, kinds: Mapping[str, tuple[type, ...]]) -> dict[str, Any]:
     """One section with every known name in it, absent ones as null, each of a type that it takes."""
     values = document.get(name)
     if not isinstance(values, dict):
         raise bad_input(name, f"must be an object, not {values!r}")
     for key, value in values.items():
         if key not in kinds:
-            raise bad_input(f"{name}.{key}", f"no such name in a spec of version {SPEC_VERSION}{_near(key, kinds)}")
+            raise bad_input(
+                f"{name}.{key}", f"no such name in a spec of version {SPEC_VERSION}{_near(key, kinds)}"
+            )
         takes_bool = bool in kinds[key]
         if value is not None and (
             not isinstance(value, kinds[key]) or (isinstance(value, bool) and not takes_bool)
@@ -127,14 +128,20 @@ def _model(document: Mapping[str, Any]) -> Model:
     return Model(**values)
 
 
-def _probe(document: Mapping[str, Any], mmproj: Optional[str]) -> Probe:
-    given = {key: value for key, value in _section(document, "probe", _PROBE_KINDS).items() if value is not None}
+def _probe(document: Mapping[str, Any], mmproj: str | None) -> Probe:
+    given = {
+        key: value for key, value in _section(document, "probe", _PROBE_KINDS).items() if value is not None
+    }
     defaults = {"prompt": "", "media": None, "requests": 1, "top_k_recorded": 10}
     probe = Probe(**{**defaults, "kind": "", "add_special": True, "ignore_eos": False, **given})
     if probe.kind not in PROBES:
         raise bad_input("probe.kind", f"{probe.kind!r} is not one of {', '.join(PROBES)}")
     if probe.requests < 1 or probe.top_k_recorded < 0:
         raise bad_input("probe", "requests must be at least 1 and top_k_recorded at least 0")
+    try:
+        probe.prompt.encode()
+    except UnicodeEncodeError as error:
+        raise bad_input("probe.prompt", f"is no valid Unicode text: {error}") from error
     if probe.kind == "text":
         if not probe.prompt:
             raise bad_input("probe.prompt", "is empty; a text probe needs a prompt")
@@ -148,10 +155,12 @@ def _probe(document: Mapping[str, Any], mmproj: Optional[str]) -> Probe:
     return probe
 
 
-def _settings(document: Mapping[str, Any]) -> Dict[str, Any]:
+def _settings(document: Mapping[str, Any]) -> dict[str, Any]:
     values = _section(document, "settings", SETTING_KINDS)
     if values["process"] not in (None, *PROCESS_MODELS):
-        raise bad_input("settings.process", f"{values['process']!r} is not one of {', '.join(PROCESS_MODELS)}")
+        raise bad_input(
+            "settings.process", f"{values['process']!r} is not one of {', '.join(PROCESS_MODELS)}"
+        )
     if isinstance(values["flash_attn"], bool):
         values["flash_attn"] = "on" if values["flash_attn"] else "off"
     values["env"] = values["env"] or {}
@@ -172,7 +181,9 @@ def read_spec(path: str) -> Spec:
         raise bad_input("spec_version", f"this worker reads version {SPEC_VERSION}, not {found!r}")
     for name in document:
         if name not in _SECTIONS:
-            raise bad_input(name, f"no such section in a spec of version {SPEC_VERSION}{_near(name, _SECTIONS)}")
+            raise bad_input(
+                name, f"no such section in a spec of version {SPEC_VERSION}{_near(name, _SECTIONS)}"
+            )
     settings = _settings(document)
     model = _model(document)
     return Spec(model, settings, _probe(document, model.mmproj))

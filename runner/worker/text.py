@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from collections.abc import Sequence
 
 from .channel import Progress
 from .engine import Engine
@@ -42,8 +42,8 @@ def evaluate_tokens(
 
 
 def evaluate_text(engine: Engine, prompt: str, add_special: bool, progress: Progress) -> Evaluated:
-    """Tokenize and evaluate a prompt. Raises `WorkerFailure` for a prompt that does not fit, or that fails."""
-    tokens: List[int] = engine.tokenize(prompt, add_special)
+    """Tokenize and evaluate a prompt. Raises `WorkerFailure` if it does not fit or if evaluation fails."""
+    tokens: list[int] = engine.tokenize(prompt, add_special)
     check_fits(engine, len(tokens))
     progress.report(0)
     end = evaluate_tokens(engine, tokens, 0, progress, want_logits=True)
