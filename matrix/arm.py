@@ -50,10 +50,14 @@ class Axis:
                 raise AxisError(f"axis {self.name}: level {text} is listed twice")
 
 
-def level_text(level: Any) -> str:
-    """A level as written in tables: `true`, `default` for not set, text as it is, anything else as JSON."""
+def level_text(level: Any, axis: str = "") -> str:
+    """A level as written in tables: `true`, text as it is, anything else as JSON.
+
+    No level is `unset` for an environment variable, which then is not there, and `default` for a setting,
+    which then has the build's own default.
+    """
     if level is None:
-        return "default"
+        return "unset" if axis.startswith("env.") else "default"
     return level if isinstance(level, str) else json.dumps(level, ensure_ascii=False)
 
 
@@ -103,7 +107,7 @@ def draft_arms(
             raise AxisError(f"cross: '{name}' is not an axis of this run; axes are {', '.join(by_name) or 'none'}")
     plain = [Draft(BASELINE, ())]
     plain += [
-        Draft(f"{axis.name}={level_text(level)}", ((axis.name, level),))
+        Draft(f"{axis.name}={level_text(level, axis.name)}", ((axis.name, level),))
         for axis in axes
         if axis.name not in cross
         for level in axis.levels[1:]
@@ -126,7 +130,7 @@ def _named(name: str, changes: Mapping[str, Any], taken: set[str]) -> Draft:
 
 
 def _crossed(draft: Draft, axis: str, level: Any) -> Draft:
-    suffix = f"{axis}={level_text(level)}"
+    suffix = f"{axis}={level_text(level, axis)}"
     if draft.name == BASELINE:
         return Draft(suffix, ((axis, level),))
     reference = suffix if draft.reference == BASELINE else f"{draft.reference} & {suffix}"

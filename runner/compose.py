@@ -24,10 +24,11 @@ from ..matrix.plan import Plan, PlanError
 from ..matrix.settings import SettingError, Settings, closest, setting_table, settings_from_mapping
 from .builds import find_build
 from .errors import UserError
-from .load import LoadSpec
+from .files import sha256_of
+from .load import LoadError, LoadSpec, make_load
 from .models import media_file, model_files
 
-__all__ = ["Request", "build_plan", "parse_arguments"]
+__all__ = ["Request", "build_plan", "check_setting_name", "opened", "parse_arguments"]
 
 _GROUPS = ("load", "model", "probe")
 _NO_AXIS = ("run", "stop", "axes", "arms", "cross", "reference", "hydra", "experiment")
@@ -57,7 +58,7 @@ def parse_arguments(arguments: Sequence[str]) -> Request:
     fixed, axes = [], []
     for override in overrides:
         name = override.key_or_group
-        _check_setting_name(name)
+        check_setting_name(name)
         if override.is_sweep_override():
             axes.append(Axis(_axis_name(name), tuple(_levels(override))))
         else:
@@ -66,11 +67,10 @@ def parse_arguments(arguments: Sequence[str]) -> Request:
     return Request(tuple(fixed), tuple(axes), chosen)
 
 
-def _check_setting_name(path: str) -> None:
-    if not path.startswith("settings."):
-        return
-    name = path.split(".")[1]
-    if name not in setting_table():
+def check_setting_name(path: str) -> None:
+    """`UserError` if `settings.X` names no setting: Hydra would offer to append it, and nothing would read it."""
+    name = path.removeprefix("settings.").split(".")[0]
+    if path.startswith("settings.") and name not in setting_table():
         raise UserError(f"unknown setting '{path}'{closest(name, list(setting_table()))}")
 
 
@@ -228,7 +228,7 @@ def _arm(draft: Draft, start: Mapping[str, Any], composer: _Composer) -> Arm:
         raise UserError(f"arm '{draft.name}': {error}") from error
     # A level that a named arm shares with the baseline changes nothing, so it is no difference.
     changes = [(name, level) for name, level in draft.changes if name not in start or level != start[name]]
-    texts = tuple((name, level_text(level)) for name, level in changes)
+    texts = tuple((name, level_text(level, name)) for name, level in changes)
     if draft.name == BASELINE:
         return Arm(BASELINE, BASELINE, BASELINE, (), BASELINE, configuration)
     axis, level = texts[0] if len(texts) == 1 else (SEVERAL, SEVERAL)
@@ -265,8 +265,6 @@ def _configuration(composed: DictConfig) -> dict[str, Any]:
 
 
 def _probe(probe: Any, settings: Settings, media: Path | None) -> dict[str, Any]:
-    from .files import sha256_of
-
     return {
         "kind": probe.kind,
         "prompt": probe.prompt,
@@ -280,10 +278,10 @@ def _probe(probe: Any, settings: Settings, media: Path | None) -> dict[str, Any]
 def _load(node: Any) -> dict[str, Any]:
     parameters = {name: value for name, value in _container(node).items() if name != "kind"}
     try:
-        spec = LoadSpec(kind=node.kind, parameters=parameters)
-    except ValueError as error:
+        make_load(LoadSpec(node.kind, parameters))  # checks kind and parameters
+    except LoadError as error:
         raise UserError(f"load: {error}") from error
-    return {"kind": spec.kind, "parameters": dict(spec.parameters)}
+    return {"kind": node.kind, "parameters": parameters}
 
 
 def _limits(node: Any) -> dict[str, Any]:

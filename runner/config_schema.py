@@ -76,12 +76,15 @@ def _settings_node() -> type:
     return dataclasses.make_dataclass("SettingsNode", fields)
 
 
+_SettingsNode = _settings_node()
+
+
 def register() -> None:
     """Make `schema` known to Hydra's configuration store."""
     node = dataclasses.make_dataclass(
         "IsomatrixConfig",
         [
-            ("settings", _settings_node(), field(default_factory=_settings_node())),
+            ("settings", _SettingsNode, field(default_factory=_SettingsNode)),
             ("model", ModelNode, field(default_factory=ModelNode)),
             ("probe", ProbeNode, field(default_factory=ProbeNode)),
             ("axes", dict[str, Any], field(default_factory=dict)),

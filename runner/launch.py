@@ -22,15 +22,19 @@ from .errors import ExitCode, UserError
 
 __all__ = ["run_or_plan"]
 
+_HYDRA_CHATTER = ("full_key:", "object_type=", "reference_type=", "Config search path", "provider=", "To append to")
+
 
 def run_or_plan(verb: str, arguments: Sequence[str]) -> int:
     """One multirun of Hydra with our sweeper; returns the exit value of the command."""
     Plugins.instance()  # scan first: the scan would load the sweeper's module a second time
     from hydra_plugins.isomatrix_sweeper import install
 
-    from .compose import opened
+    from .compose import check_setting_name, opened
 
     install()
+    for word in arguments:
+        check_setting_name(word.split("=")[0].lstrip("+"))
     current = session.begin("plan" if verb == "plan" else "run")
     words = [opened(word) for word in arguments]
     with _hydra_arguments(verb, words), _interruptible(current):
@@ -92,5 +96,5 @@ def _one_sentence(error: BaseException) -> str:
     cause = error.__cause__
     texts = [str(error)] + ([str(cause)] if cause is not None and str(cause) not in str(error) else [])
     lines = [line.strip() for text in texts for line in text.splitlines()]
-    kept = [line for line in lines if line and not line.startswith(("full_key:", "object_type=", "reference_type="))]
+    kept = [line for line in lines if line and not line.startswith(_HYDRA_CHATTER)]
     return "; ".join(dict.fromkeys(kept))

