@@ -1,0 +1,101 @@
+"""The verbs that need no Hydra: show, report, replay, judge, assess, doctor."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from ..matrix.thresholds import ThresholdError, Thresholds, thresholds_from_mapping
+from .errors import ExitCode, UserError
+from .render.data import render_csv, render_json
+from .render.markdown import render_markdown
+from .render.terminal import print_table
+from .result import LoadedResult, load_result
+
+__all__ = ["assess", "doctor", "judge", "replay", "report", "show"]
+
+
+def show(arguments: argparse.Namespace) -> int:
+    """Print the table of a result, finished or running."""
+    print_table(load_result(arguments.result).table(), Console())
+    return ExitCode.OK
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Write the table as Markdown, CSV or JSON."""
+    result = load_result(arguments.result)
+    text = _rendered(result, arguments.format)
+    if arguments.output is None:
+        sys.stdout.write(text)
+        return ExitCode.OK
+    path = Path(arguments.output).expanduser()
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--output: {path} cannot be written: {error.strerror}") from error
+    return ExitCode.OK
+
+
+def _rendered(result: LoadedResult, form: str) -> str:
+    if form == "md":
+        return render_markdown(result.table())
+    arms, readings = result.analysis.arms.to_pylist(), result.analysis.readings()
+    return render_csv(arms, readings) if form == "csv" else render_json(result.table(), arms, readings)
+
+
+def judge(arguments: argparse.Namespace) -> int:
+    """Judge stored rows again, store the verdicts and the counts, and print the table."""
+    result = load_result(arguments.result, _thresholds(arguments.thresholds))
+    with result.folder.lock():
+        result.folder.compact(result.analysis.trials)
+        result.folder.write_arms(result.analysis.arms)
+    print_table(result.table(), Console())
+    return ExitCode.OK
+
+
+def _thresholds(words: list[str]) -> Thresholds:
+    values = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        try:
+            values[name] = float(value)
+        except ValueError:
+            raise UserError(f"--set {word}: give NAME=NUMBER" if not equals else f"--set {name}: {value!r} is not a number") from None
+    try:
+        return thresholds_from_mapping(values)
+    except ThresholdError as error:
+        raise UserError(f"--set: {error}") from error
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Run one stored trial again and say whether it gave the same answer."""
+    from .replay import replay_trial
+
+    return replay_trial(load_result(arguments.result), arguments.trial, Console())
+
+
+def assess(arguments: argparse.Namespace) -> int:
+    """The honest reading of a hand-made table of counts."""
+    from ..matrix.assess import CountsError, read_counts
+    from ..matrix.assess import assess as assess_counts
+    from .assess_view import print_assessment
+    from .files import existing_file
+
+    path = existing_file("counts", arguments.counts)
+    try:
+        counts = read_counts(path.read_text(encoding="utf-8", errors="replace"))
+        result = assess_counts(counts, baseline=arguments.baseline or counts[0].arm, alpha=arguments.alpha)
+    except (CountsError, ValueError) as error:
+        raise UserError(f"{path}: {error}") from error
+    print_assessment(result, Console())
+    return ExitCode.OK
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """What this interpreter, build and machine can do, found out by running the tiny model."""
+    from .doctor import print_doctor
+
+    return print_doctor(arguments.python, Console())
