@@ -45,7 +45,7 @@ def write_durably(file: Path, write: Callable[[BinaryIO], Any]) -> None:
 
 @contextlib.contextmanager
 def exclusive_lock(file: Path) -> Iterator[None]:
-    """Hold a lock file; the OS gives it back when this process dies. Raises `StoreError` naming the holder."""
+    """Hold a lock file until this process lets go or dies. Raises `StoreError` naming the holder."""
     with explained(file):
         stream = file.open("a+b")
     with stream:

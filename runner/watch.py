@@ -93,6 +93,7 @@ class Watch:
         self._closed_s: float | None = None
         self._exited = False
         self._failure_stands = False
+        self._last_line: str | None = None
         self.transcript = Transcript()
         self.reaped: Reaped | None = None
         self.wall_s = 0.0
@@ -132,7 +133,7 @@ class Watch:
                 signals_sent=frozenset(self._ending.sent),
                 oom_killed=None not in (oom_kills, self._oom_kills) and oom_kills != self._oom_kills,
                 progress=self.transcript.progress(),
-                last_line=telling_line(self._stderr.text()),
+                last_line=telling_line(self._stderr.text()) if self._last_line is None else self._last_line,
             )
         )
 
@@ -209,8 +210,12 @@ class Watch:
                 self._end(EndReason.MEMORY_LIMIT, detail, now)
 
     def _end(self, reason: EndReason, detail: str, now: float) -> None:
+        if self._ending.reason is not None:
+            return
         # A failure that the worker reported earlier came first, and stays the cause.
         self._failure_stands = self._failure_stands or self.transcript.failure is not None
+        # What a worker logs on our signals (Python: a traceback) stays in the log and explains nothing.
+        self._last_line = telling_line(self._stderr.text())
         self._ending.begin(reason, detail, now)
 
     def _note_exit(self, _: int) -> None:
