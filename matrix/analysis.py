@@ -24,6 +24,8 @@ from .verdict import judge_table
 
 __all__ = ["Analysis", "analyse", "decisions_of", "reference_choice"]
 
+_DEFAULTS = Thresholds()
+
 
 @dataclass(frozen=True)
 class Analysis:
@@ -74,7 +76,9 @@ class Analysis:
         corrupt, failed = (sum(row[name] for row in rows) for name in ("n_corrupt", "n_failed"))
         words = f"{total:,} trials in {len(rows)} arms: {corrupt} corrupt, {failed} failed."
         differing = [arm for arm, decision in self.decisions.items() if decision.kind.value == "differs"]
-        shown = f"Differs from its reference arm: {', '.join(differing)}." if differing else "No arm was shown to differ."
+        shown = (
+            f"Differs from its reference arm: {', '.join(differing)}." if differing else "No arm was shown to differ."
+        )
         undecided = sum(decision.kind.value == "undecided" for decision in self.decisions.values())
         if undecided:
             shown += f" Undecided: {undecided} of {len(self.decisions)} contrasts."
@@ -92,7 +96,9 @@ class Analysis:
         notes += [
             f"Contradicted: {row['arm']}: {row['effect_reason']}." for row in rows if row["effect"] == "contradicted"
         ]
-        notes += [f"Equivalent (equal digests, other than the baseline's): {', '.join(group)}." for group in self.equivalent]
+        notes += [
+            f"Equivalent (equal digests, other than the baseline's): {', '.join(group)}." for group in self.equivalent
+        ]
         notes += [_unstable(row) for row in rows if (row["n_distinct_digests"] or 0) > 1]
         return [*notes, *self.plan.notes]
 
@@ -114,7 +120,7 @@ def reference_choice(plan: Plan) -> ReferenceChoice:
 
 
 def analyse(
-    plan: Plan, trials: pa.Table, thresholds: Thresholds = Thresholds(), *, wall_s: float | None = None
+    plan: Plan, trials: pa.Table, thresholds: Thresholds = _DEFAULTS, *, wall_s: float | None = None
 ) -> Analysis:
     """Judge, count and decide. The same rows give the same answer in whatever order they come.
 
@@ -154,7 +160,11 @@ def decisions_of(plan: Plan, judged: pa.Table, *, wall_s: float | None = None) -
 
 
 def _family(
-    reference: str, arms: list[str], rows: list[tuple[int, str, bool | None]], rule: StopRule, wall_s: float | None
+    reference: str,
+    arms: list[str],
+    rows: list[tuple[int, str, bool | None]],
+    rule: StopRule,
+    wall_s: float | None,
 ) -> dict[str, Decision]:
     members = {reference, *arms}
     mine = [row for row in rows if row[1] in members]

@@ -92,9 +92,7 @@ class Arm:
         return ", ".join(f"{name}={level}" for name, level in self.changes)
 
 
-def draft_arms(
-    axes: Sequence[Axis], named: Mapping[str, Mapping[str, Any]], cross: Sequence[str] = ()
-) -> list[Draft]:
+def draft_arms(axes: Sequence[Axis], named: Mapping[str, Mapping[str, Any]], cross: Sequence[str] = ()) -> list[Draft]:
     """The baseline, one arm per further level of each axis, then the named arms; crossed axes last.
 
     `named` maps an arm's name to its changes. Every arm is repeated at each further level of every axis
@@ -115,9 +113,7 @@ def draft_arms(
     plain += [_named(name, changes, {draft.name for draft in plain}) for name, changes in named.items()]
     drafts = plain
     for name in cross:
-        drafts = drafts + [
-            _crossed(draft, name, level) for level in by_name[name].levels[1:] for draft in drafts
-        ]
+        drafts = drafts + [_crossed(draft, name, level) for level in by_name[name].levels[1:] for draft in drafts]
     return drafts
 
 

@@ -45,7 +45,11 @@ REQUEST_FIELDS: tuple[Column, ...] = (
     Column("margins", pa.list_(pa.float32()), "largest minus second-largest raw logit at each position", "logit"),
     Column("top_ids", pa.list_(pa.list_(pa.int32())), "ids of the k largest raw logits at each position"),
     Column("top_logits", pa.list_(pa.list_(pa.float32())), "the k largest raw logits at each position", "logit"),
-    Column("logits_digests", pa.list_(pa.uint64()), "64-bit BLAKE2b of the raw logits row that each token came from"),
+    Column(
+        "logits_digests",
+        pa.list_(pa.uint64()),
+        "64-bit BLAKE2b of the raw logits row that each token came from",
+    ),
     Column("nan_counts", pa.list_(pa.int32()), "NaN or infinite entries in each logits row"),
     Column("prompt_digest", pa.uint64(), "64-bit digest of the prompt's last logits row"),
     Column("projector_digest", pa.uint64(), "64-bit digest of all projector output embeddings; null for text"),
@@ -73,8 +77,16 @@ VERDICT_COLUMNS: tuple[Column, ...] = (
     Column("reference", pa.string(), "which reference the verdict used"),
     Column("text_signs", pa.string(), "signs of broken text that the reference does not show, JSON; null if none"),
     Column("log_markers", pa.string(), "fault and suspicious markers in the native log, JSON; null if none"),
-    Column("off_mode", pa.bool_(), "whether the digests differ from the arm's own most frequent ones; null if no mode"),
-    Column("requests_differ", pa.bool_(), "whether requests of this process differ in digests; null with one request"),
+    Column(
+        "off_mode",
+        pa.bool_(),
+        "whether the digests differ from the arm's own most frequent ones; null if no mode",
+    ),
+    Column(
+        "requests_differ",
+        pa.bool_(),
+        "whether requests of this process differ in digests; null with one request",
+    ),
     Column("thresholds", pa.string(), "thresholds that the verdict used, JSON"),
 )
 
@@ -105,7 +117,12 @@ TRIALS: tuple[Column, ...] = (
     Column("text", pa.string(), "text of request 0"),
     Column("progress_stage", pa.string(), "last stage reported: started, loaded, prompt, generate or done"),
     Column("progress_request", pa.int32(), "request being worked on at the last progress event"),
-    Column("progress_prompt_tokens", pa.int32(), "prompt positions evaluated at the last progress event", "tokens"),
+    Column(
+        "progress_prompt_tokens",
+        pa.int32(),
+        "prompt positions evaluated at the last progress event",
+        "tokens",
+    ),
     Column("progress_generated", pa.int32(), "tokens generated at the last progress event", "tokens"),
     Column("started_at", pa.timestamp("us", tz="UTC"), "when the runner started the process"),
     Column("wall_s", pa.float64(), "wall time from spawn to reaped", "s"),
@@ -127,7 +144,11 @@ TRIALS: tuple[Column, ...] = (
     Column("model_sha256", pa.string(), "SHA-256 of the model file"),
     Column("mmproj_sha256", pa.string(), "SHA-256 of the projector file; null for text"),
     Column("media_sha256", pa.string(), "SHA-256 of the media file; null for text"),
-    Column("native_log", pa.string(), "stderr of the worker with the native log; the middle cut out above the limit"),
+    Column(
+        "native_log",
+        pa.string(),
+        "stderr of the worker with the native log; the middle cut out above the limit",
+    ),
     Column("stdout_tail", pa.string(), "last bytes of stdout, which must be empty; null if it was"),
     *VERDICT_COLUMNS,
 )
@@ -152,10 +173,19 @@ ARMS: tuple[Column, ...] = (
     Column("n_distinct_digests", pa.int32(), "distinct logits-digest sequences among ok trials"),
     Column("n_distinct_tokens", pa.int32(), "distinct token sequences among ok trials"),
     Column("n_off_mode", pa.int32(), "ok trials off the arm's own most frequent digest sequence", "trials"),
-    Column("n_requests_differ", pa.int32(), "ok trials whose requests differ in digests from each other", "trials"),
+    Column(
+        "n_requests_differ",
+        pa.int32(),
+        "ok trials whose requests differ in digests from each other",
+        "trials",
+    ),
     Column("effect", pa.string(), "proven, inert, contradicted or unknown; null for the baseline"),
     Column("effect_reason", pa.string(), "the evidence for the effect, in one sentence"),
-    Column("equivalent_to", pa.string(), "other arms with the same digests, unlike the baseline's, joined by ', '"),
+    Column(
+        "equivalent_to",
+        pa.string(),
+        "other arms with the same digests, unlike the baseline's, joined by ', '",
+    ),
     Column("first_divergent_position", pa.int32(), "smallest first divergent position among corrupt trials"),
     Column("median_wall_s", pa.float64(), "median wall time of ok trials", "s"),
 )

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Optional, Union
+from typing import Any
 
 __all__ = [
     "CACHE_TYPES",
@@ -59,39 +59,39 @@ class Settings:
     """One configuration of a trial, every field optional. `None` leaves the build's default alone."""
 
     # Optional and Union instead of `X | None`: OmegaConf reads these annotations at run time.
-    n_gpu_layers: Optional[int] = _setting(Scope.MODEL, "layers kept on the device; -1 means all", low=-1)
-    split_mode: Optional[str] = _setting(
+    n_gpu_layers: int | None = _setting(Scope.MODEL, "layers kept on the device; -1 means all", low=-1)
+    split_mode: str | None = _setting(
         Scope.MODEL, "how a model is split over devices", choices=("none", "layer", "row")
     )
-    main_gpu: Optional[int] = _setting(Scope.MODEL, "device for the whole model when split_mode is none", low=0)
-    tensor_split: Optional[list[float]] = _setting(Scope.MODEL, "share of the model per device", low=0)
-    use_mmap: Optional[bool] = _setting(Scope.MODEL, "map the model file instead of reading it")
-    n_ctx: Optional[int] = _setting(Scope.CONTEXT, "context size, tokens", low=1)
-    n_batch: Optional[int] = _setting(Scope.CONTEXT, "largest logical batch, tokens", low=1)
-    n_ubatch: Optional[int] = _setting(Scope.CONTEXT, "largest physical batch (ubatch), tokens", low=1)
-    n_threads: Optional[int] = _setting(Scope.CONTEXT, "threads for single-token decoding", low=1)
-    n_threads_batch: Optional[int] = _setting(Scope.CONTEXT, "threads for prompt batches", low=1)
-    flash_attn: Optional[Union[bool, str]] = _setting(Scope.CONTEXT, "flash attention", choices=_ON_OFF_AUTO)
-    type_k: Optional[str] = _setting(Scope.CONTEXT, "type of the K cache", choices=CACHE_TYPES)
-    type_v: Optional[str] = _setting(Scope.CONTEXT, "type of the V cache", choices=CACHE_TYPES)
-    offload_kqv: Optional[bool] = _setting(Scope.CONTEXT, "KV cache and KQV operations on the device")
-    op_offload: Optional[bool] = _setting(Scope.CONTEXT, "send host tensor operations to the device")
-    swa_full: Optional[bool] = _setting(Scope.CONTEXT, "full-size cache for sliding-window attention")
-    kv_unified: Optional[bool] = _setting(Scope.CONTEXT, "one KV buffer for all sequences")
-    projector_device: Optional[str] = _setting(
+    main_gpu: int | None = _setting(Scope.MODEL, "device for the whole model when split_mode is none", low=0)
+    tensor_split: list[float] | None = _setting(Scope.MODEL, "share of the model per device", low=0)
+    use_mmap: bool | None = _setting(Scope.MODEL, "map the model file instead of reading it")
+    n_ctx: int | None = _setting(Scope.CONTEXT, "context size, tokens", low=1)
+    n_batch: int | None = _setting(Scope.CONTEXT, "largest logical batch, tokens", low=1)
+    n_ubatch: int | None = _setting(Scope.CONTEXT, "largest physical batch (ubatch), tokens", low=1)
+    n_threads: int | None = _setting(Scope.CONTEXT, "threads for single-token decoding", low=1)
+    n_threads_batch: int | None = _setting(Scope.CONTEXT, "threads for prompt batches", low=1)
+    flash_attn: bool | str | None = _setting(Scope.CONTEXT, "flash attention", choices=_ON_OFF_AUTO)
+    type_k: str | None = _setting(Scope.CONTEXT, "type of the K cache", choices=CACHE_TYPES)
+    type_v: str | None = _setting(Scope.CONTEXT, "type of the V cache", choices=CACHE_TYPES)
+    offload_kqv: bool | None = _setting(Scope.CONTEXT, "KV cache and KQV operations on the device")
+    op_offload: bool | None = _setting(Scope.CONTEXT, "send host tensor operations to the device")
+    swa_full: bool | None = _setting(Scope.CONTEXT, "full-size cache for sliding-window attention")
+    kv_unified: bool | None = _setting(Scope.CONTEXT, "one KV buffer for all sequences")
+    projector_device: str | None = _setting(
         Scope.PROJECTOR, "where the multimodal projector runs", choices=("cpu", "gpu")
     )
-    projector_warmup: Optional[bool] = _setting(Scope.PROJECTOR, "one encode with empty input at load")
-    warmup: Optional[bool] = _setting(Scope.RUN, "one decode before the first request, then memory cleared")
-    process: Optional[str] = _setting(
+    projector_warmup: bool | None = _setting(Scope.PROJECTOR, "one encode with empty input at load")
+    warmup: bool | None = _setting(Scope.RUN, "one decode before the first request, then memory cleared")
+    process: str | None = _setting(
         Scope.RUN, "process model: requests per process and what they share", choices=PROCESS_MODELS
     )
-    temperature: Optional[float] = _setting(Scope.SAMPLING, "0 means greedy", low=0)
-    top_p: Optional[float] = _setting(Scope.SAMPLING, "nucleus share", low=0)
-    top_k: Optional[int] = _setting(Scope.SAMPLING, "candidates kept; 0 means all", low=0)
-    seed: Optional[int] = _setting(Scope.SAMPLING, "seed of the sampler", low=0)
-    max_tokens: Optional[int] = _setting(Scope.SAMPLING, "most tokens to generate", low=1)
-    env: dict[str, Optional[str]] = field(
+    temperature: float | None = _setting(Scope.SAMPLING, "0 means greedy", low=0)
+    top_p: float | None = _setting(Scope.SAMPLING, "nucleus share", low=0)
+    top_k: int | None = _setting(Scope.SAMPLING, "candidates kept; 0 means all", low=0)
+    seed: int | None = _setting(Scope.SAMPLING, "seed of the sampler", low=0)
+    max_tokens: int | None = _setting(Scope.SAMPLING, "most tokens to generate", low=1)
+    env: dict[str, str | None] = field(
         default_factory=dict,
         metadata={
             "scope": Scope.ENVIRONMENT,

@@ -64,15 +64,18 @@ def _find_build(python: str, overlay: tuple[tuple[str, str | None], ...]) -> Bui
     environment = {name: value for name, value in variables.items() if value is not None}
     try:
         answer = subprocess.run(
-            [python, "-s", "-c", _SCRIPT], capture_output=True, text=True, timeout=60, env=environment, check=False
+            [python, "-s", "-c", _SCRIPT],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
+            check=False,
         )
         found = json.loads(answer.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise UserError(f"run.python: {python} is not a working Python interpreter ({error})") from error
     if not found["package"]:
-        raise UserError(
-            f"run.python: {python} has no llama_cpp; install llama-cpp-python for that interpreter"
-        )
+        raise UserError(f"run.python: {python} has no llama_cpp; install llama-cpp-python for that interpreter")
     libraries = tuple(found["libraries"])
     digest = hashlib.sha256(
         "".join(f"{Path(library).name} {sha256_of(Path(library))}\n" for library in libraries).encode()

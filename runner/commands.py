@@ -63,7 +63,9 @@ def _thresholds(words: list[str]) -> Thresholds:
         try:
             values[name] = float(value)
         except ValueError:
-            raise UserError(f"--set {word}: give NAME=NUMBER" if not equals else f"--set {name}: {value!r} is not a number") from None
+            raise UserError(
+                f"--set {word}: give NAME=NUMBER" if not equals else f"--set {name}: {value!r} is not a number"
+            ) from None
     try:
         return thresholds_from_mapping(values)
     except ThresholdError as error:

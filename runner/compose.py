@@ -207,7 +207,9 @@ def _apply(config: DictConfig, axis: str, level: Any) -> None:
     root = axis.split(".")[0]
     path = f"settings.{axis}" if root == "env" or axis in setting_table() else axis
     if path == axis and root not in config:
-        raise UserError(f"'{axis}' is no setting and no part of the configuration{closest(axis, list(setting_table()))}")
+        raise UserError(
+            f"'{axis}' is no setting and no part of the configuration{closest(axis, list(setting_table()))}"
+        )
     try:
         if path.startswith(_OPEN_MAPPINGS):
             node, _, key = path.rpartition(".")

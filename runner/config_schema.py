@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import typing
 from dataclasses import dataclass, field
-from typing import Any, Optional
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 
@@ -19,8 +19,8 @@ class ModelNode:
     """Which model, and which projector."""
 
     kind: str = "file"
-    path: Optional[str] = None
-    mmproj: Optional[str] = None
+    path: str | None = None
+    mmproj: str | None = None
 
 
 @dataclass
@@ -29,8 +29,8 @@ class ProbeNode:
 
     kind: str = "text"
     prompt: str = ""
-    audio: Optional[str] = None
-    image: Optional[str] = None
+    audio: str | None = None
+    image: str | None = None
     requests: int = 3
     top_k_recorded: int = 10
     ignore_eos: bool = False
@@ -49,18 +49,18 @@ class LimitsNode:
     """When the runner ends a trial."""
 
     wall_s: float = 600.0
-    stall_s: Optional[float] = None
-    memory_gb: Optional[float] = None
+    stall_s: float | None = None
+    memory_gb: float | None = None
 
 
 @dataclass
 class RunNode:
     """Where results go and how trials are started. `folder` and `round` are set by the sweeper."""
 
-    name: Optional[str] = None
+    name: str | None = None
     results: str = "results"
     seed: int = 1
-    python: Optional[str] = None
+    python: str | None = None
     limits: LimitsNode = field(default_factory=LimitsNode)
     folder: str = "."
     round: int = -1

@@ -103,7 +103,8 @@ class Display:
         """One line a round for logs and pipes; the live view needs none."""
         if self._live is None:
             self._console.print(
-                Text(f"round {index + 1}/{rounds}: {self._done} trials, {summary}{self._left()}"), soft_wrap=True
+                Text(f"round {index + 1}/{rounds}: {self._done} trials, {summary}{self._left()}"),
+                soft_wrap=True,
             )
 
     def _total(self) -> int:

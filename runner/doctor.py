@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -60,7 +59,10 @@ def print_doctor(python: str | None, console: Console) -> int:
     console.print(Text(f"cache: {cache_folder()}"), soft_wrap=True)
     media, baseline = _baseline(build)
     if baseline["outcome"] != Outcome.OK.value:
-        console.print(Text(f"the embedded model does not run: {baseline['outcome']}: {baseline.get('error')}"), soft_wrap=True)
+        console.print(
+            Text(f"the embedded model does not run: {baseline['outcome']}: {baseline.get('error')}"),
+            soft_wrap=True,
+        )
         return ExitCode.UNUSABLE
     _print_library(baseline, console)
     if not media:
@@ -139,4 +141,4 @@ def _liveness(build: Build, media: bool, name: str, levels: tuple[Any, Any]) -> 
             return "fails", f"{row['arm']}: {row['outcome']}: {row['error']}"
     effect = arm_effects(rows, rows[0]["arm"])[rows[1]["arm"]]
     words = {"proven": "live", "inert": "inert", "contradicted": "not live"}
-    return words.get(effect.effect, effect.effect), effect.reason
+    return words.get(effect.effect or "", "unknown"), effect.reason

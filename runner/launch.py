@@ -22,7 +22,14 @@ from .errors import ExitCode, UserError
 
 __all__ = ["run_or_plan"]
 
-_HYDRA_CHATTER = ("full_key:", "object_type=", "reference_type=", "Config search path", "provider=", "To append to")
+_HYDRA_CHATTER = (
+    "full_key:",
+    "object_type=",
+    "reference_type=",
+    "Config search path",
+    "provider=",
+    "To append to",
+)
 
 
 def run_or_plan(verb: str, arguments: Sequence[str]) -> int:
@@ -81,7 +88,9 @@ def _interruptible(current: session.Session) -> Iterator[None]:
         if current.cancel.is_set():
             raise KeyboardInterrupt
         current.cancel.set()
-        sys.stderr.write("\nisomatrix: ending the trial in flight and keeping the rest; press Ctrl-C again to stop at once\n")
+        sys.stderr.write(
+            "\nisomatrix: ending the trial in flight and keeping the rest; press Ctrl-C again to stop at once\n"
+        )
 
     before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

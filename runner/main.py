@@ -50,7 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     judge = verbs.add_parser("judge", help="judge the stored rows again, without running anything")
     _add_result(judge)
     judge.add_argument(
-        "--set", dest="thresholds", metavar="NAME=VALUE", action="append", default=[], help="change a threshold"
+        "--set",
+        dest="thresholds",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        help="change a threshold",
     )
     assess = verbs.add_parser("assess", help="what a hand-made table of counts proves")
     assess.add_argument("counts", help="CSV file with the columns arm, bad, runs; the first arm is the reference")

@@ -44,7 +44,9 @@ def model_files(model: Any, *, with_projector: bool) -> ModelFiles:
     a projector.
     """
     if model.kind not in _KINDS:
-        raise UserError(f"model.kind: '{model.kind}' is not one of {', '.join(_KINDS)}{closest(model.kind, list(_KINDS))}")
+        raise UserError(
+            f"model.kind: '{model.kind}' is not one of {', '.join(_KINDS)}{closest(model.kind, list(_KINDS))}"
+        )
     path = _gguf("model.path", model.path) if model.path else _named_model(model.kind)
     if not with_projector:
         return ModelFiles(path.name, path, None)
@@ -105,7 +107,9 @@ def _audio(path: Path) -> Path:
                 frames = file.getnframes()
         except (wave.Error, EOFError) as error:
             if "unknown format" not in str(error):  # float and extensible WAV are fine for the projector
-                raise UserError(f"probe.audio: {path} is not a WAV file ({error or 'it ends too early'})") from error
+                raise UserError(
+                    f"probe.audio: {path} is not a WAV file ({str(error) or 'it ends too early'})"
+                ) from error
             return path
         if frames == 0:
             raise UserError(f"probe.audio: {path} has no samples")

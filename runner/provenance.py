@@ -79,9 +79,7 @@ def collect(plan: Plan, command: list[str]) -> dict[str, Any]:
         "python": platform.python_version(),
         "builds": list(builds.values()),
         "models": list(models.values()),
-        "variables": {
-            name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLE_FAMILIES)
-        },
+        "variables": {name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLE_FAMILIES)},
     }
 
 

@@ -48,7 +48,8 @@ def _stored(result: LoadedResult, word: str) -> Mapping[str, Any]:
     if len(found) == 1:
         return dict(found[0])
     if not found:
-        raise UserError(f"replay: no trial '{word}' in {result.folder.path}; ids look like {rows[0]['trial_id'] if rows else '(no trials yet)'}")
+        example = f"; ids look like {rows[0]['trial_id']}" if rows else ", which has no trials yet"
+        raise UserError(f"replay: no trial '{word}' in {result.folder.path}{example}")
     shown = ", ".join(row["trial_id"] for row in found[:3])
     raise UserError(f"replay: '{word}' fits {len(found)} trials ({shown} ...); give more of the id")
 

@@ -42,7 +42,7 @@ def find_result(word: str | None) -> Path:
     return given if given.exists() or not (RESULTS / word).exists() else RESULTS / word
 
 
-def load_result(word: str | None, thresholds: Thresholds = Thresholds()) -> LoadedResult:
+def load_result(word: str | None, thresholds: Thresholds | None = None) -> LoadedResult:
     """Read and analyse a result; `UserError` where it is missing or damaged."""
     folder = ResultFolder.open(find_result(word))
     try:
@@ -50,7 +50,7 @@ def load_result(word: str | None, thresholds: Thresholds = Thresholds()) -> Load
     except PlanError as error:
         raise UserError(f"{folder.path}/plan.json: {error}") from error
     trials = folder.read_trials()
-    return LoadedResult(folder, analyse(plan, trials, thresholds), json.loads(folder.read_provenance()))
+    return LoadedResult(folder, analyse(plan, trials, thresholds or Thresholds()), json.loads(folder.read_provenance()))
 
 
 def table_of(analysis: Analysis, name: str, provenance: Mapping[str, Any]) -> Table:

@@ -27,10 +27,11 @@ class OneAtATimeSweeper(Sweeper):
 
     launcher: Launcher
     context: HydraContext
+    composed: DictConfig
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what Hydra gives and make the launcher that is configured."""
-        self.config = config
+        self.composed = config
         self.context = hydra_context
         self.launcher = Plugins.instance().instantiate_launcher(
             hydra_context=hydra_context, task_function=task_function, config=config
@@ -41,8 +42,8 @@ class OneAtATimeSweeper(Sweeper):
         current = session.current()
         request = parse_arguments(arguments)
         loader = self.context.config_loader
-        current.config = loader.load_sweep_config(self.config, list(request.fixed))
-        current.plan = build_plan(loader, self.config, request)
+        current.config = loader.load_sweep_config(self.composed, list(request.fixed))
+        current.plan = build_plan(loader, self.composed, request)
         if current.verb == "run":
             current.finished = Experiment(current.config, current.plan, arguments).run(self._launch_round)
 
