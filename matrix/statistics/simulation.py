@@ -137,21 +137,19 @@ class _State:
             getattr(self, name)[rows] = getattr(part, name)
 
     def take(self, arms: Flags, baseline: Flags, is_open: Flags) -> None:
-        own, other = arms.astype(float), np.broadcast_to(baseline[:, None], arms.shape).astype(float)
+        own, other = arms, np.broadcast_to(baseline[:, None], arms.shape)
         rate = (self.bad + PRIOR) / (self.rounds + 2 * PRIOR)
         reference = (self.baseline_bad + PRIOR) / (self.rounds + 2 * PRIOR)
         pooled = (rate + reference) / 2
-        gain = (
-            _log_mass(own, rate)
-            + _log_mass(other, reference)
-            - _log_mass(own, pooled)
-            - _log_mass(other, pooled)
+        gain = np.log(
+            np.where(own, rate / pooled, (1 - rate) / (1 - pooled))
+            * np.where(other, reference / pooled, (1 - reference) / (1 - pooled))
         )
         self.log_e += np.where(is_open, gain, 0)
-        self.bad += own * is_open
-        self.baseline_bad += other * is_open
-        self.above += own * (1 - other) * is_open
-        self.below += (1 - own) * other * is_open
+        self.bad += own & is_open
+        self.baseline_bad += other & is_open
+        self.above += own & ~other & is_open
+        self.below += ~own & other & is_open
         self.rounds += is_open
 
     def decide(self, rule: StopRule, kind: NDArray[np.int8], last: bool) -> NDArray[np.int8]:
@@ -168,21 +166,21 @@ class _State:
             claims.append((3, both))
         decided = kind.copy()
         for index, log_e in claims:
-            reached = e_holm_rows(np.exp(np.minimum(log_e, _LOG_CAP))) >= 1 / rule.alpha
+            # A closed e value is never above the plain one: most matrices need no closure yet.
+            near = np.flatnonzero(np.any((decided == 0) & (log_e >= -math.log(rule.alpha)), axis=1))
+            reached = np.zeros(kind.shape, dtype=bool)
+            reached[near] = e_holm_rows(np.exp(np.minimum(log_e[near], _LOG_CAP))) >= 1 / rule.alpha
             if index == 2 and rule.clean_bound is not None and not last:
                 reached &= self.baseline_bad <= rule.clean_bound * self.rounds
             decided = np.where((decided == 0) & reached, np.int8(index), decided)
         return decided
 
 
-def _log_mass(outcome: Array, rate: Array) -> Array:
-    values: Array = np.asarray(xlogy(outcome, rate) + xlogy(1 - outcome, 1 - rate), dtype=np.float64)
-    return values
-
-
 def _average(log_wealth: list[Array]) -> Array:
-    stacked = np.stack(log_wealth) + np.log(WEIGHTS)[:, None, None]
-    values: Array = np.asarray(np.logaddexp.reduce(stacked, axis=0), dtype=np.float64)
+    """Logarithm of the average wealth over all stakes, entry by entry."""
+    largest = np.maximum.reduce(log_wealth)
+    total = sum(weight * np.exp(wealth - largest) for weight, wealth in zip(WEIGHTS, log_wealth, strict=True))
+    values: Array = np.asarray(largest + np.log(total), dtype=np.float64)
     return values
 
 
