@@ -49,7 +49,6 @@ class Answer:
     text: str | None = None
     stop_reason: str | None = None
     kv_cells_before: int | None = None
-    projector_digest: int | None = None
 
     @property
     def n_nan(self) -> int:
@@ -85,7 +84,6 @@ def _answer_of_mapping(request: Mapping[str, Any]) -> Answer:
         text=request.get("text"),
         stop_reason=request.get("stop_reason"),
         kv_cells_before=request.get("kv_cells_before"),
-        projector_digest=request.get("projector_digest"),
     )
 
 
@@ -128,69 +126,80 @@ def _validity(array: pa.Array) -> Array | None:
     return None if array.null_count == 0 else array.is_valid().to_numpy(zero_copy_only=False)
 
 
+def _bytes_of(array: Array) -> memoryview:
+    """The memory of an array; an empty one cannot be cast."""
+    return np.ascontiguousarray(array).data.cast("B") if array.size else memoryview(b"")
+
+
 class _Lists:
     """A list array as offsets and flat values; a null list is told from an empty one."""
 
     def __init__(self, array: pa.Array, dtype: Any) -> None:
-        self.offsets: Array = array.offsets.to_numpy()
+        offsets = array.offsets.to_numpy()
+        self.bounds: list[int] = offsets.tolist()
         self.valid = _validity(array)
         values = array.values
         if values.null_count:
             values = values.fill_null(float("nan") if pa.types.is_floating(values.type) else -1)
         self.values: Array = values.to_numpy(zero_copy_only=False).astype(dtype, copy=False)
+        self._bytes = _bytes_of(self.values)
+        self._width = self.values.dtype.itemsize
+        self._lengths = _bytes_of(np.diff(offsets))
 
     def get(self, index: int) -> Array | None:
         if self.valid is not None and not self.valid[index]:
             return None
-        return self.values[self.offsets[index] : self.offsets[index + 1]]
+        return self.values[self.bounds[index] : self.bounds[index + 1]]
 
     def raw(self, start: int, stop: int) -> bytes:
         """Lengths and values of some neighbouring lists, as bytes."""
-        bounds = self.offsets[start : stop + 1]
-        shape: bytes = np.diff(bounds).tobytes()
-        validity = b"" if self.valid is None else self.valid[start:stop].tobytes()
-        data: bytes = self.values[bounds[0] : bounds[-1]].tobytes()
-        return shape + validity + data
+        low, high = self.bounds[start] * self._width, self.bounds[stop] * self._width
+        exact = bytes(self._lengths[4 * start : 4 * stop]) + bytes(self._bytes[low:high])
+        if self.valid is None:
+            return exact
+        validity: bytes = self.valid[start:stop].tobytes()
+        return validity + exact
 
 
 class _NestedLists:
     """A list of lists as positions by k."""
 
     def __init__(self, array: pa.Array, dtype: Any, fill: float) -> None:
-        self.offsets: Array = array.offsets.to_numpy()
-        self.valid = _validity(array)
-        self.inner = _Lists(array.values, dtype)
-        self.fill = fill
-        self.dtype = dtype
+        self._offsets: Array = array.offsets.to_numpy()
+        self._valid = _validity(array)
+        inner = array.values
+        self._inner_offsets: Array = inner.offsets.to_numpy()
+        self._values = _Lists(inner, dtype).values if len(inner) else np.empty(0, dtype)
+        self._fill = fill
+        self._dtype = dtype
 
     def get(self, index: int) -> Array | None:
-        if self.valid is not None and not self.valid[index]:
+        if self._valid is not None and not self._valid[index]:
             return None
-        start, stop = self.offsets[index], self.offsets[index + 1]
-        bounds = self.inner.offsets[start : stop + 1]
-        flat = self.inner.values[bounds[0] : bounds[-1]]
-        widths = np.diff(bounds)
-        if len(widths) and (widths == widths[0]).all():
-            return flat.reshape(len(widths), int(widths[0]))
-        return _padded(
-            [flat[low - bounds[0] : high - bounds[0]] for low, high in pairwise(bounds)],
-            self.fill,
-            self.dtype,
-        )
+        bounds = self._inner_offsets[self._offsets[index] : self._offsets[index + 1] + 1]
+        flat = self._values[bounds[0] : bounds[-1]]
+        count = len(bounds) - 1
+        width = int(bounds[1] - bounds[0]) if count else 0
+        if (np.diff(bounds) == width).all():
+            return flat.reshape(count, width)
+        rows = [flat[low - bounds[0] : high - bounds[0]] for low, high in pairwise(bounds)]
+        return _padded(rows, self._fill, self._dtype)
 
     def raw(self, start: int, stop: int) -> bytes:
-        low, high = self.offsets[start], self.offsets[stop]
-        shape: bytes = np.diff(self.offsets[start : stop + 1]).tobytes()
-        return shape + self.inner.raw(int(low), int(high))
+        low, high = self._offsets[start], self._offsets[stop]
+        bounds = self._inner_offsets[low : high + 1]
+        shape: bytes = np.diff(self._offsets[start : stop + 1]).tobytes() + np.diff(bounds).tobytes()
+        data: bytes = self._values[bounds[0] : bounds[-1]].tobytes()
+        return shape + data
 
 
 class RequestBatch:
-    """The `requests` column of one record batch, read without making Python lists."""
+    """The `requests` column of one chunk, read without making Python lists."""
 
     def __init__(self, column: pa.ListArray) -> None:
         """Take a list of structs of the record's request type."""
-        self._offsets: Array = column.offsets.to_numpy()
-        self._valid: Array = column.is_valid().to_numpy(zero_copy_only=False)
+        self._bounds: list[int] = column.offsets.to_pylist()
+        self._valid: list[bool] = column.is_valid().to_pylist()
         values = column.values
         self._ids = _Lists(values.field("token_ids"), np.int32)
         self._digests = _Lists(values.field("logits_digests"), np.uint64)
@@ -198,22 +207,18 @@ class RequestBatch:
         self._nan_counts = _Lists(values.field("nan_counts"), np.int32)
         self._top_ids = _NestedLists(values.field("top_ids"), np.int32, -1)
         self._top_logits = _NestedLists(values.field("top_logits"), np.float32, np.nan)
+        stops = values.field("stop_reason").dictionary_encode()
+        self._stops: list[str] = stops.dictionary.to_pylist()
+        self._stop_codes: list[int] = stops.indices.fill_null(-1).to_pylist()
+        self._cells: list[int] = values.field("kv_cells_before").fill_null(-1).to_pylist()
         self._text = values.field("text")
-        self._stop = values.field("stop_reason")
-        self._stop_codes: Array = self._stop.dictionary_encode().indices.fill_null(-1).to_numpy()
-        self._cells = values.field("kv_cells_before")
-        self._cells_filled: Array = self._cells.fill_null(-1).to_numpy()
-        self._projector = values.field("projector_digest")
-        self._all_digests = self._digests.valid is None
         self._texts = _texts(self._text)
 
     def bounds(self, row: int) -> tuple[int, int]:
         """First and one past the last request of a row, in the flat arrays."""
-        if not self._valid[row]:
-            return 0, 0
-        return int(self._offsets[row]), int(self._offsets[row + 1])
+        return (self._bounds[row], self._bounds[row + 1]) if self._valid[row] else (0, 0)
 
-    def identity(self, row: int) -> tuple[bytes, ...]:
+    def identity(self, row: int) -> tuple[Any, ...]:
         """Equal for two rows whose answers are equal in everything that a verdict looks at."""
         start, stop = self.bounds(row)
         if start == stop:
@@ -222,11 +227,11 @@ class RequestBatch:
             self._digests.raw(start, stop),
             self._ids.raw(start, stop),
             self._nan_counts.raw(start, stop),
-            self._stop_codes[start:stop].tobytes(),
-            self._cells_filled[start:stop].tobytes(),
+            tuple(self._stop_codes[start:stop]),
+            tuple(self._cells[start:stop]),
             self._texts(start, stop),
         )
-        if self._all_digests:
+        if self._digests.valid is None or self._digests.valid[start:stop].all():
             return identity  # a digest stands for its whole row of logits
         return (
             *identity,
@@ -243,6 +248,7 @@ class RequestBatch:
         for index in range(start, stop):
             ids, logits = self._top_ids.get(index), self._top_logits.get(index)
             token_ids = self._ids.get(index)
+            code, cells = self._stop_codes[index], self._cells[index]
             yield Answer(
                 token_ids=np.empty(0, np.int32) if token_ids is None else token_ids,
                 digests=self._digests.get(index),
@@ -250,9 +256,8 @@ class RequestBatch:
                 top=None if ids is None or logits is None or len(ids) == 0 else TopK(ids, logits),
                 nan_counts=self._nan_counts.get(index),
                 text=self._text[index].as_py(),
-                stop_reason=self._stop[index].as_py(),
-                kv_cells_before=self._cells[index].as_py(),
-                projector_digest=self._projector[index].as_py(),
+                stop_reason=None if code < 0 else self._stops[code],
+                kv_cells_before=None if cells < 0 else cells,
             )
 
     def keys(self, row: int) -> tuple[bytes | None, bytes | None, bool | None]:
@@ -260,26 +265,21 @@ class RequestBatch:
         start, stop = self.bounds(row)
         if start == stop:
             return None, None, None
-        digests = [self._digests.get(index) for index in range(start, stop)]
-        ids = [self._ids.get(index) for index in range(start, stop)]
-        known = [part.tobytes() for part in digests if part is not None]
-        measured = len(known) == stop - start
-        return (
-            _collapsed(known) if measured else None,
-            _collapsed([b"" if part is None else part.tobytes() for part in ids]),
-            any(part != known[0] for part in known[1:]) if measured and len(known) > 1 else None,
-        )
+        digests = [part.tobytes() for at in range(start, stop) if (part := self._digests.get(at)) is not None]
+        ids = [b"" if (part := self._ids.get(at)) is None else part.tobytes() for at in range(start, stop)]
+        measured = len(digests) == stop - start
+        differ = any(part != digests[0] for part in digests[1:]) if measured and stop - start > 1 else None
+        return _collapsed(digests) if measured else None, _collapsed(ids), differ
 
 
 def _texts(column: pa.Array) -> Callable[[int, int], bytes]:
-    """A function from a range of requests to their texts as bytes."""
-    lengths: Array = pc.binary_length(column).fill_null(-1).to_numpy()
+    """A function from a range of requests to something that is equal for equal texts."""
+    lengths = _bytes_of(pc.binary_length(column).fill_null(-1).to_numpy())
     _, offsets, data = column.buffers()[:3]
-    starts = np.frombuffer(offsets, dtype=np.int32)[column.offset : column.offset + len(column) + 1]
-    view = memoryview(data) if data is not None else memoryview(b"")
+    starts: list[int] = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].tolist()
+    view = memoryview(b"" if data is None else data)
 
     def raw(start: int, stop: int) -> bytes:
-        sizes: bytes = lengths[start:stop].tobytes()
-        return sizes + bytes(view[starts[start] : starts[stop]])
+        return bytes(lengths[4 * start : 4 * stop]) + bytes(view[starts[start] : starts[stop]])
 
     return raw

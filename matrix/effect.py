@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -46,8 +47,22 @@ class _ArmView:
     outcomes: Counter[Outcome]
     digests: Counter[bytes]
     unmeasured: int  # ok trials without digests
-    facts: tuple[TrialFacts, ...]
-    error: str | None
+    trials: Trials
+    members: tuple[int, ...]  # the ok trials, or all if none is ok, in order of round and id
+
+    @cached_property
+    def facts(self) -> tuple[TrialFacts, ...]:
+        """Facts of at most `EXAMINED` members, spread evenly."""
+        step = max(1, -(-len(self.members) // EXAMINED))
+        return tuple(
+            trial_facts({name: self.trials.value(index, name) for name in _COLUMNS}) for index in self.members[::step]
+        )
+
+    @property
+    def error(self) -> str | None:
+        """The first failure that says something."""
+        errors = (self.trials.value(index, "error") for index in self.members)
+        return next((error for error in errors if error), None)
 
     @property
     def mode(self) -> bytes | None:
@@ -76,24 +91,17 @@ def _views(trials: Trials) -> dict[str, _ArmView]:
 def _view(trials: Trials, arm: str, outcomes: Sequence[Outcome], indexes: Sequence[int]) -> _ArmView:
     ok = [index for index in indexes if outcomes[index] is Outcome.OK]
     keys = [trials.digest_key(index) for index in ok]
-    pool = ok or list(indexes)
-    step = max(1, -(-len(pool) // EXAMINED))
-    facts = tuple(
-        trial_facts({name: trials.value(index, name) for name in _COLUMNS}) for index in pool[::step]
-    )
     return _ArmView(
         name=arm,
         outcomes=Counter(outcomes[index] for index in indexes),
         digests=Counter(key for key in keys if key is not None),
         unmeasured=sum(key is None for key in keys),
-        facts=facts,
-        error=next((error for index in indexes if (error := trials.value(index, "error"))), None),
+        trials=trials,
+        members=tuple(ok or indexes),
     )
 
 
-def arm_effects(
-    source: pa.Table | Sequence[Mapping[str, Any]] | Trials, baseline_arm: str
-) -> dict[str, Effect]:
+def arm_effects(source: pa.Table | Sequence[Mapping[str, Any]] | Trials, baseline_arm: str) -> dict[str, Effect]:
     """The effect of every arm against the baseline, by arm name.
 
     In this order: *contradicted* if the build refused the setting, applied another value, has no use for it,
@@ -164,9 +172,7 @@ def _steady(facts: Sequence[TrialFacts]) -> dict[str, Any]:
     seen = [one.comparable() for one in facts]
     if not seen:
         return {}
-    return {
-        name: value for name, value in seen[0].items() if all(name in o and o[name] == value for o in seen)
-    }
+    return {name: value for name, value in seen[0].items() if all(name in o and o[name] == value for o in seen)}
 
 
 def _evidence_difference(view: _ArmView, baseline: _ArmView) -> str | None:

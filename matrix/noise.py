@@ -29,6 +29,23 @@ def logit_differences(reference: Answer, trial: Answer, positions: int) -> Array
     right = _cut(trial.top, count)
     if left.ids.shape[1] == 0 or right.ids.shape[1] == 0:
         return None
+    if left.ids.shape != right.ids.shape:
+        return _pairwise_differences(left, right)
+    aligned = (left.ids == right.ids).all(axis=1)
+    with np.errstate(invalid="ignore"):
+        largest: Array = np.abs(left.logits - right.logits).max(axis=1)
+    rest = np.flatnonzero(~aligned | ~np.isfinite(largest))
+    if len(rest):
+        largest[rest] = _pairwise_differences(_at(left, rest), _at(right, rest))
+    return largest
+
+
+def _at(top: TopK, positions: Array) -> TopK:
+    return TopK(top.ids[positions], top.logits[positions])
+
+
+def _pairwise_differences(left: TopK, right: TopK) -> Array:
+    """As `logit_differences`, for lists in any order."""
     same = (left.ids[:, :, None] == right.ids[:, None, :]) & (left.ids[:, :, None] >= 0)
     with np.errstate(invalid="ignore"):
         pairs = np.abs(left.logits[:, :, None] - right.logits[:, None, :])
@@ -67,12 +84,7 @@ def top_gap(reference: Answer, position: int, token: int | None) -> float | None
     the top-2 margin where the lists were not recorded or the other token is not known; `None` without both.
     """
     top = reference.top
-    if (
-        top is not None
-        and token is not None
-        and position < len(top.ids)
-        and position < len(reference.token_ids)
-    ):
+    if top is not None and token is not None and position < len(top.ids) and position < len(reference.token_ids):
         own = _logit_of(top, position, int(reference.token_ids[position]))
         if own is not None:
             other = _logit_of(top, position, token)
@@ -104,12 +116,13 @@ def explain_flip(
     reference: Answer,
     trial: Answer,
     position: int,
+    differences: Array | None,
     *,
     greedy: bool,
     coarse_cache: bool,
     thresholds: Thresholds,
 ) -> Flip:
-    """Judge the first differing token.
+    """Judge the first differing token; `differences` are the `logit_differences` up to and with it.
 
     For greedy sampling a flip always needs a gap of at most twice the difference of the two logits rows, so
     that test alone proves little at the position itself. What decides is the size of the difference: benign,
@@ -118,7 +131,6 @@ def explain_flip(
     sampler = _sampler_fault(reference, trial, position, greedy)
     if sampler is not None:
         return Flip(False, sampler)
-    differences = logit_differences(reference, trial, position + 1)
     if differences is None or len(differences) == 0:
         return Flip(False, "no logits to measure noise with, so noise excuses nothing")
     noise = float(differences.max())

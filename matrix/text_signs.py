@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
+import numpy as np
+
 from .answer import Answer
 from .thresholds import Thresholds
 
-__all__ = ["Sign", "TextSigns", "broken", "compare_signs", "observe", "observe_answer"]
+__all__ = ["Sign", "TextSigns", "broken", "compare_signs", "observe", "observe_answer", "observe_reference"]
 
 _SPECIAL = re.compile(
     r"<\|[^|<>\s]{1,40}\|>|</?(?:s|pad|unk|bos|eos|mask|unused_?\d*|extra_id_\d+|reserved_\d+"
@@ -26,6 +28,8 @@ _SPECIAL = re.compile(
     r"|\[/?(?:control_\d+|multimodal|PAD|UNK|MASK|CLS|SEP|INST|IMG|AUDIO)\]"
 )
 _WORD = re.compile(r"\w+")
+_RUN = re.compile(r"([^\s\ufffd])\1+")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _LONGEST_CYCLE = 8
 _JAPANESE = frozenset({"HIRAGANA", "KATAKANA", "CJK"})
 
@@ -68,7 +72,10 @@ class Sign:
 def _repeating_stretch(ids: Sequence[int]) -> tuple[int, int]:
     """Length and period of the longest stretch that repeats at least three times."""
     best, best_period = min(len(ids), 1), 1
+    array = np.asarray(ids)
     for period in range(1, min(_LONGEST_CYCLE, len(ids) // 3) + 1):
+        if np.count_nonzero(array[period:] == array[:-period]) < 2 * period:
+            continue
         stretch = 0
         for index in range(period, len(ids)):
             stretch = stretch + 1 if ids[index] == ids[index - period] else 0
@@ -78,14 +85,8 @@ def _repeating_stretch(ids: Sequence[int]) -> tuple[int, int]:
 
 
 def _character_run(text: str) -> int:
-    longest = run = 0
-    before = ""
-    for character in text:
-        run = run + 1 if character == before else 1
-        before = character
-        if run > longest and not character.isspace() and character != "\ufffd":
-            longest = run
-    return longest
+    runs = (len(match[0]) for match in _RUN.finditer(text))
+    return max(runs, default=1 if text.strip() else 0)
 
 
 @lru_cache(maxsize=8192)
@@ -97,6 +98,9 @@ def _script(character: str) -> str | None:
 
 
 def _scripts(text: str) -> tuple[Counter[str], int]:
+    if text.isascii():
+        letters = sum(map(str.isalpha, text))
+        return Counter({"LATIN": letters} if letters else {}), 0
     counts: Counter[str] = Counter()
     switches = 0
     before: str | None = None
@@ -123,7 +127,6 @@ def observe(token_ids: Sequence[int], text: str | None, stop_reason: str | None,
     length, period = _repeating_stretch(token_ids[since:])
     counts, switches = _scripts(shown)
     doubled, words = _doubled(shown)
-    controls = sum(1 for c in shown if unicodedata.category(c) == "Cc" and c not in "\t\n\r")
     return TextSigns(
         n_tokens=len(token_ids),
         n_judged=max(len(token_ids) - since, 0),
@@ -133,7 +136,7 @@ def observe(token_ids: Sequence[int], text: str | None, stop_reason: str | None,
         replacement_share=shown.count("\ufffd") / len(shown) if shown else 0.0,
         scripts=tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
         script_switches=switches,
-        control_tokens=len(_SPECIAL.findall(shown)) + controls,
+        control_tokens=len(_SPECIAL.findall(shown)) + len(_CONTROL.findall(shown)),
         empty=text is not None and blank,
         ended_at_once=stop_reason == "eos" and len(token_ids) <= 1 and blank,
         budget_exhausted=stop_reason in ("max_tokens", "context_full"),
@@ -145,6 +148,12 @@ def observe(token_ids: Sequence[int], text: str | None, stop_reason: str | None,
 def observe_answer(answer: Answer, since: int = 0) -> TextSigns:
     """Measure a stored answer; repeats are looked for from token `since` on."""
     return observe(answer.token_ids.tolist(), answer.text, answer.stop_reason, since)
+
+
+@lru_cache(maxsize=32)
+def observe_reference(answer: Answer) -> TextSigns:
+    """Measure an answer that many others are compared with, once."""
+    return observe_answer(answer)
 
 
 def compare_signs(trial: TextSigns, reference: TextSigns, thresholds: Thresholds) -> tuple[Sign, ...]:
@@ -244,9 +253,7 @@ def _ended_sign(trial: TextSigns, reference: TextSigns) -> Sign | None:
 def _budget_sign(trial: TextSigns, reference: TextSigns) -> Sign | None:
     if not trial.budget_exhausted or reference.budget_exhausted or trial.n_tokens <= reference.n_tokens:
         return None
-    sentence = (
-        f"the whole budget of {trial.n_tokens} tokens used (the reference stops at {reference.n_tokens})"
-    )
+    sentence = f"the whole budget of {trial.n_tokens} tokens used (the reference stops at {reference.n_tokens})"
     return Sign("budget", False, trial.n_tokens, reference.n_tokens, sentence)
 
 

@@ -6,7 +6,7 @@ a group: a result of 100,000 trials usually has a handful.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
@@ -42,7 +42,7 @@ class Trials:
         """The completed requests of a trial."""
         raise NotImplementedError
 
-    def _identities(self) -> list[tuple[Any, ...]]:
+    def _identities(self) -> Iterable[tuple[Any, ...]]:
         raise NotImplementedError
 
     def _logs_with_anchors(self) -> list[int]:
@@ -57,25 +57,16 @@ class Trials:
     def groups(self) -> list[int]:
         """Group of each trial, numbered by first appearance."""
         known: dict[tuple[Any, ...], int] = {}
-        groups = []
-        members: list[int] = []
-        for index, identity in enumerate(self._identities()):
-            group = known.setdefault(identity, len(known))
-            if group == len(members):
-                members.append(index)
-            groups.append(group)
-        self._members = members
-        return groups
+        return [known.setdefault(identity, len(known)) for identity in self._identities()]
 
     @cached_property
     def group_keys(self) -> list[tuple[bytes | None, bytes | None, bool | None]]:
         """`digest_key`, `ids_key` and `requests_differ` of each group."""
-        self.groups  # noqa: B018  (fills the members)
-        keys = []
-        for member in self._members:
-            answers = self.answers(member)
-            keys.append((digest_key(answers), ids_key(answers), requests_differ(answers)))
-        return keys
+        members = dict(zip(reversed(self.groups), range(self.count - 1, -1, -1), strict=True))
+        return [self._keys(members[group]) for group in range(len(members))]
+
+    def _keys(self, index: int) -> tuple[bytes | None, bytes | None, bool | None]:
+        raise NotImplementedError
 
     def digest_key(self, index: int) -> bytes | None:
         """Equal for trials with equal logits digests; `None` where not measured."""
@@ -92,18 +83,14 @@ class Trials:
     @cached_property
     def markers(self) -> dict[int, tuple[MarkerHit, ...]]:
         """Fault and suspicious log markers of the trials that have any."""
-        found = {
-            index: notable_markers(self.value(index, "native_log")) for index in self._logs_with_anchors()
-        }
+        found = {index: notable_markers(self.value(index, "native_log")) for index in self._logs_with_anchors()}
         return {index: hits for index, hits in found.items() if hits}
 
     @cached_property
     def outcomes(self) -> list[Outcome]:
         """Effective outcomes: a fault in the log of an ok trial makes it a backend error."""
         return [
-            Outcome.BACKEND_ERROR
-            if outcome is Outcome.OK and faults(self.markers.get(index, ()))
-            else outcome
+            Outcome.BACKEND_ERROR if outcome is Outcome.OK and faults(self.markers.get(index, ())) else outcome
             for index, outcome in enumerate(_stored_outcomes(self))
         ]
 
@@ -141,8 +128,12 @@ class RowTrials(Trials):
         """The completed requests of a trial."""
         return answers_of_row(self._rows[index])
 
-    def _identities(self) -> list[tuple[Any, ...]]:
-        return [tuple(_identity(answer) for answer in answers_of_row(row)) for row in self._rows]
+    def _identities(self) -> Iterable[tuple[Any, ...]]:
+        return (tuple(_identity(answer) for answer in answers_of_row(row)) for row in self._rows)
+
+    def _keys(self, index: int) -> tuple[bytes | None, bytes | None, bool | None]:
+        answers = self.answers(index)
+        return digest_key(answers), ids_key(answers), requests_differ(answers)
 
     def _logs_with_anchors(self) -> list[int]:
         return [index for index, row in enumerate(self._rows) if row.get("native_log")]
@@ -211,14 +202,14 @@ class TableTrials(Trials):
             low, high = (middle, high) if self._starts[middle] <= index else (low, middle)
         return low
 
-    def _identities(self) -> list[tuple[Any, ...]]:
-        return [
-            batch.identity(row)
-            for batch, start, stop in zip(
-                self._requests, self._starts, [*self._starts[1:], self.count], strict=True
-            )
-            for row in range(stop - start)
-        ]
+    def _identities(self) -> Iterable[tuple[Any, ...]]:
+        stops = [*self._starts[1:], self.count]
+        for batch, start, stop in zip(self._requests, self._starts, stops, strict=True):
+            yield from map(batch.identity, range(stop - start))
+
+    def _keys(self, index: int) -> tuple[bytes | None, bytes | None, bool | None]:
+        batch = self._batch_of(index)
+        return self._requests[batch].keys(index - self._starts[batch])
 
     def _logs_with_anchors(self) -> list[int]:
         if "native_log" not in self._table.column_names:

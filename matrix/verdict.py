@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from .answer import Answer, answers_of_row, requests_differ
+from .answer import Answer, Array, answers_of_row, requests_differ
 from .log_markers import MarkerHit, faults, notable_markers
 from .noise import explain_flip, logit_differences
 from .outcome import CORRUPT, SEVERITY, Outcome, Verdict
@@ -32,7 +33,7 @@ from .reference import (
     find_reference,
 )
 from .schema import VERDICT_COLUMNS
-from .text_signs import Sign, broken, compare_signs, observe_answer
+from .text_signs import Sign, broken, compare_signs, observe_answer, observe_reference
 from .thresholds import Thresholds
 from .trials import Trials, trials_of
 
@@ -46,7 +47,6 @@ __all__ = [
     "worst",
 ]
 
-NO_REFERENCE = FoundReference(None, "no reference")
 _DEFAULTS = Thresholds()
 _BASELINE = ReferenceChoice()
 
@@ -72,7 +72,10 @@ class Judgement:
 
     def as_row(self) -> dict[str, Any]:
         """The columns as plain data."""
-        return {**dataclasses.asdict(self), "verdict": self.verdict.value}
+        return {name: getattr(self, name) for name in _FIELDS} | {"verdict": self.verdict.value}
+
+
+_FIELDS = tuple(field.name for field in dataclasses.fields(Judgement))
 
 
 @dataclass(frozen=True)
@@ -110,9 +113,7 @@ def _compare(trial: Answer, reference: Answer, agreement: Agreement) -> _Compari
     if len(ours) == len(theirs):
         return _Comparison(shared, None, "")
     if len(ours) > len(theirs) and (agreement is Agreement.GIVEN or _budget_ended(reference)):
-        return _Comparison(
-            shared, None, f"; only the reference's {shared} tokens of {len(ours)} were compared"
-        )
+        return _Comparison(shared, None, f"; only the reference's {shared} tokens of {len(ours)} were compared")
     if len(ours) < len(theirs) and _budget_ended(trial):
         return _Comparison(shared, None, f"; only the trial's {shared} tokens of {len(theirs)} were compared")
     return _Comparison(shared, shared, "")
@@ -126,8 +127,7 @@ def _digest_position(trial: Answer, reference: Answer) -> int | None:
     return int(differing[0]) if len(differing) else None
 
 
-def _noise(trial: Answer, reference: Answer, positions: int) -> float | None:
-    differences = logit_differences(reference, trial, positions)
+def _largest(differences: Array | None) -> float | None:
     return None if differences is None or len(differences) == 0 else float(differences.max())
 
 
@@ -160,7 +160,7 @@ def _same_ids(
     if agreement is Agreement.DIGESTS and trial.digests is not None and position is None:
         reason = f"the same logits digests at all {count} positions{note}"
         return RequestJudgement(Verdict.IDENTICAL, reason, noise=0.0)
-    noise = _noise(trial, reference, count)
+    noise = _largest(logit_differences(reference, trial, count))
     size = "" if noise is None else f"; top-k logits differ by at most {noise:.3g}"
     if nan := _new_nan(trial, reference):
         reason = f"{nan} NaN or infinite logits where the reference has none, although token ids are equal"
@@ -190,7 +190,8 @@ def _greedy(situation: Circumstances, reference: Answer) -> bool:
 def _other_ids(
     trial: Answer, reference: Answer, position: int, situation: Circumstances, thresholds: Thresholds
 ) -> RequestJudgement:
-    noise = _noise(trial, reference, position + 1)
+    differences = logit_differences(reference, trial, position + 1)
+    noise = _largest(differences)
     margins = reference.margins
     margin = float(margins[position]) if margins is not None and position < len(margins) else None
     where = f"first other token at position {position}: "
@@ -202,13 +203,14 @@ def _other_ids(
         reference,
         trial,
         position,
+        differences,
         greedy=_greedy(situation, reference),
         coarse_cache=situation.coarse_cache,
         thresholds=thresholds,
     )
     if flip.explained:
         return RequestJudgement(Verdict.DRIFT, where + flip.reason, position, digest_position, noise, margin)
-    signs = compare_signs(observe_answer(trial, since=position), observe_answer(reference), thresholds)
+    signs = compare_signs(observe_answer(trial, since=position), observe_reference(reference), thresholds)
     verdict = Verdict.GARBAGE if broken(signs) else Verdict.DIVERGENT
     shown = "".join(f"; {sign.sentence}" for sign in signs if sign.strong)
     cells = trial.kv_cells_before
@@ -222,14 +224,10 @@ def worst(judgements: Sequence[RequestJudgement]) -> int:
     return max(range(len(judgements)), key=lambda index: (SEVERITY[judgements[index].verdict], -index))
 
 
-def _largest(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return max(known) if known else None
-
-
-def _judge_answers(
+def _compared(
     answers: Sequence[Answer], reference: Reference, situation: Circumstances, thresholds: Thresholds
-) -> Judgement:
+) -> dict[str, Any]:
+    """The columns that come from comparing all requests with the reference."""
     judged = [
         judge_answer(answer, reference.request(index), reference.agreement, situation, thresholds)
         for index, answer in enumerate(answers)
@@ -237,34 +235,54 @@ def _judge_answers(
     chosen = worst(judged)
     decisive = judged[chosen]
     diverging = next((i for i, one in enumerate(judged) if one.divergent_position is not None), None)
-    digest = next((one.digest_position for one in judged if one.digest_position is not None), None)
+    first = None if diverging is None else judged[diverging]
     prefix = f"request {chosen}: " if len(judged) > 1 and decisive.verdict is not Verdict.IDENTICAL else ""
-    signs = [dataclasses.asdict(sign) for sign in decisive.signs]
-    return Judgement(
-        verdict=decisive.verdict,
-        verdict_reason=prefix + decisive.reason,
-        corrupt=decisive.verdict in CORRUPT,
-        first_divergent_request=diverging,
-        first_divergent_position=None if diverging is None else judged[diverging].divergent_position,
-        first_digest_position=digest,
-        noise=_largest([one.noise for one in judged]),
-        reference_margin=None if diverging is None else judged[diverging].reference_margin,
-        reference=reference.source,
-        text_signs=json.dumps(signs) if signs else None,
-    )
+    return {
+        "verdict": decisive.verdict,
+        "verdict_reason": prefix + decisive.reason,
+        "corrupt": decisive.verdict in CORRUPT,
+        "first_divergent_request": diverging,
+        "first_divergent_position": None if first is None else first.divergent_position,
+        "first_digest_position": next((one.digest_position for one in judged if one.digest_position is not None), None),
+        "noise": max((one.noise for one in judged if one.noise is not None), default=None),
+        "reference_margin": None if first is None else first.reference_margin,
+        "reference": reference.source,
+        "text_signs": json.dumps([vars(sign) for sign in decisive.signs]) if decisive.signs else None,
+    }
 
 
-def _failure(
-    stored: Outcome, error: str | None, end_reason: str | None, hits: Sequence[MarkerHit]
-) -> Judgement:
-    found = faults(hits)
-    marks = f"; the log says: {found[0].line}" if found else ""
-    if stored is Outcome.OK:
+@dataclass(frozen=True)
+class _Told:
+    """What a row says besides its answers. An ok row is told apart by its answers, so its words are left out."""
+
+    outcome: Outcome
+    words: str | None  # the error, or who ended the process and why
+    situation: Circumstances
+    hits: tuple[MarkerHit, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether the trial has no answer to judge."""
+        return self.outcome is not Outcome.OK or bool(faults(self.hits))
+
+
+def _told(
+    outcome: str, error: str | None, end_reason: str | None, settings: str | None, hits: tuple[MarkerHit, ...]
+) -> _Told:
+    if outcome == Outcome.OK.value:
+        return _Told(Outcome.OK, None, circumstances(settings), hits)
+    return _Told(Outcome(outcome), error or end_reason, Circumstances(), hits)
+
+
+def _failure(told: _Told) -> tuple[Verdict, str]:
+    found = faults(told.hits)
+    if told.outcome is Outcome.OK:
         first = found[0]
-        reason = f"backend_error: the log shows '{first.name}' in line {first.line_number}: {first.line}"
-        return Judgement(Verdict.FAILED, reason)
-    detail = error or end_reason
-    return Judgement(Verdict.FAILED, f"{stored.value}: {detail}{marks}" if detail else stored.value + marks)
+        shown = f"'{first.name}' in line {first.line_number}: {first.line}"
+        return Verdict.FAILED, f"{Outcome.BACKEND_ERROR.value}: the log shows {shown}"
+    words = f": {told.words}" if told.words else ""
+    marks = f"; the log says: {found[0].line}" if found else ""
+    return Verdict.FAILED, told.outcome.value + words + marks
 
 
 def _combined(own: Circumstances, reference: Reference) -> Circumstances:
@@ -273,53 +291,42 @@ def _combined(own: Circumstances, reference: Reference) -> Circumstances:
     return Circumstances(greedy, own.coarse_cache or reference.circumstances.coarse_cache)
 
 
-def _verdict_of(
-    stored: Outcome,
-    words: tuple[str | None, str | None, str | None],
-    hits: Sequence[MarkerHit],
-    answers: Sequence[Answer],
-    found: FoundReference,
-    thresholds: Thresholds,
+def _judgement(
+    told: _Told, answers: Sequence[Answer], differ: bool | None, found: FoundReference, stored: Thresholds
 ) -> Judgement:
-    """All columns that need no other trial of the arm; `words` are error, end_reason and settings."""
-    error, end_reason, settings = words
-    if stored is not Outcome.OK or faults(hits):
-        judged = _failure(stored, error, end_reason, hits)
-    elif found.reference is None:
-        judged = Judgement(Verdict.UNJUDGED, found.reason)
-    elif not answers:
-        judged = Judgement(Verdict.UNJUDGED, "no completed request to judge")
-    else:
-        situation = _combined(circumstances(settings), found.reference)
-        judged = _judge_answers(answers, found.reference, situation, thresholds)
-    return dataclasses.replace(
-        judged,
-        log_markers=json.dumps([hit.as_data() for hit in hits]) if hits else None,
-        thresholds=thresholds.as_json(),
-    )
+    """All columns that need no other trial of the arm."""
+    markers = json.dumps([hit.as_data() for hit in told.hits]) if told.hits else None
+    limits = _as_json(stored)
+    if told.failed:
+        return Judgement(*_failure(told), log_markers=markers, thresholds=limits)
+    if found.reference is None or not answers:
+        reason = found.reason if found.reference is None else "no completed request to judge"
+        return Judgement(Verdict.UNJUDGED, reason, log_markers=markers, requests_differ=differ, thresholds=limits)
+    situation = _combined(told.situation, found.reference)
+    compared = _compared(answers, found.reference, situation, stored)
+    return Judgement(**compared, log_markers=markers, requests_differ=differ, thresholds=limits)
+
+
+@lru_cache(maxsize=8)
+def _as_json(thresholds: Thresholds) -> str:
+    return thresholds.as_json()
 
 
 def judge_trial(
     row: Mapping[str, Any], reference: Reference | FoundReference | None, thresholds: Thresholds = _DEFAULTS
 ) -> Judgement:
     """The judgement of one stored row; `off_mode` needs the arm's other rows and stays null."""
-    found = (
-        reference if isinstance(reference, FoundReference) else FoundReference(reference, NO_REFERENCE.reason)
-    )
+    if not isinstance(reference, FoundReference):
+        reference = FoundReference(reference, "no reference was given")
     answers = answers_of_row(row)
-    judged = _verdict_of(
-        Outcome(row["outcome"]),
-        (row.get("error"), row.get("end_reason"), row.get("settings")),
+    told = _told(
+        row["outcome"],
+        row.get("error"),
+        row.get("end_reason"),
+        row.get("settings"),
         notable_markers(row.get("native_log")),
-        answers,
-        found,
-        thresholds,
     )
-    return (
-        judged
-        if judged.verdict is Verdict.FAILED
-        else dataclasses.replace(judged, requests_differ=requests_differ(answers))
-    )
+    return _judgement(told, answers, requests_differ(answers), reference, thresholds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,35 +340,37 @@ class _Judged:
 
 def _judge(trials: Trials, found: FoundReference, thresholds: Thresholds) -> _Judged:
     columns = [trials.values(name) for name in ("outcome", "error", "end_reason", "settings")]
-    known: dict[tuple[Any, ...], int] = {}
+    markers, groups = trials.markers, trials.groups
+    tellings: dict[tuple[Any, ...], _Told] = {}
+    equal: dict[_Told, _Told] = {}
+    known: dict[tuple[int, int], int] = {}
     distinct: list[Judgement] = []
     which: list[int] = []
-    for index, (outcome, error, end_reason, settings) in enumerate(zip(*columns, strict=True)):
-        hits = trials.markers.get(index, ())
-        ok = outcome == Outcome.OK.value
-        # A trial that is not ok is not compared, so its words tell it apart; an ok one by its answers.
-        key = (trials.groups[index], settings, hits) if ok else (outcome, error, end_reason, hits)
+    for index, words in enumerate(zip(*columns, strict=True)):
+        row = (*words, markers.get(index, ()))
+        told = tellings.get(row)
+        if told is None:
+            told = _told(*row)
+            told = tellings[row] = equal.setdefault(told, told)
+        key = (groups[index] if told.outcome is Outcome.OK else -1, id(told))
         place = known.setdefault(key, len(distinct))
         if place == len(distinct):
-            words = (error, end_reason, settings)
-            answers = trials.answers(index) if ok else ()
-            judged = _verdict_of(Outcome(outcome), words, hits, answers, found, thresholds)
-            if judged.verdict is not Verdict.FAILED:
-                judged = dataclasses.replace(judged, requests_differ=trials.requests_differ(index))
-            distinct.append(judged)
+            answers = () if told.failed else trials.answers(index)
+            differ = None if told.failed else trials.requests_differ(index)
+            distinct.append(_judgement(told, answers, differ, found, thresholds))
         which.append(place)
     return _Judged(distinct, which, _off_mode(trials))
 
 
 def _off_mode(trials: Trials) -> list[bool | None]:
     """Per trial, whether it leaves its arm's most frequent digests; needs two equal trials, and no tie."""
-    counts: dict[str, Counter[bytes]] = {}
+    counts: defaultdict[str, Counter[bytes]] = defaultdict(Counter)
     keys: list[bytes | None] = []
     for index, (arm, outcome) in enumerate(zip(trials.arms, trials.outcomes, strict=True)):
         key = trials.digest_key(index) if outcome is Outcome.OK else None
         keys.append(key)
         if key is not None:
-            counts.setdefault(arm, Counter())[key] += 1
+            counts[arm][key] += 1
     modes: dict[str, bytes] = {}
     for arm, counter in counts.items():
         top = counter.most_common(2)

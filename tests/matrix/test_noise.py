@@ -20,7 +20,8 @@ def answer(build: Any, *args: Any, **kwargs: Any) -> Answer:
 
 def flip(reference: Answer, trial: Answer, position: int, **changes: Any) -> Any:
     how = {"greedy": True, "coarse_cache": False, "thresholds": DEFAULTS, **changes}
-    return explain_flip(reference, trial, position, **how)
+    differences = logit_differences(reference, trial, position + 1)
+    return explain_flip(reference, trial, position, differences, **how)
 
 
 def test_the_difference_of_shared_ids_is_exact(build: Any) -> None:
