@@ -10,7 +10,10 @@ import pyarrow as pa
 
 from ..matrix.schema import REQUEST_FIELDS, trials_schema
 
-__all__ = ["conform", "row_table", "sorted_rows"]
+__all__ = ["SCHEMA", "conform", "row_table", "sorted_rows"]
+
+SCHEMA = trials_schema()
+"""The trials schema, built once: that takes as long as writing a small part."""
 
 _REQUEST_NAMES = frozenset(column.name for column in REQUEST_FIELDS)
 
@@ -21,12 +24,11 @@ def row_table(row: Mapping[str, Any]) -> pa.Table:
     NaN stays NaN and None becomes null. Raises ValueError naming the column for an unknown one or a value
     that its type cannot hold.
     """
-    schema = trials_schema()
-    unknown = sorted(set(row) - set(schema.names))
+    unknown = sorted(set(row) - set(SCHEMA.names))
     if unknown:
         raise ValueError(f"no column '{unknown[0]}' in the schema")
     _check_requests(row.get("requests") or ())
-    return pa.table([_array(field, row.get(field.name)) for field in schema], schema=schema)
+    return pa.table([_array(field, row.get(field.name)) for field in SCHEMA], schema=SCHEMA)
 
 
 def _check_requests(requests: Sequence[Mapping[str, Any]]) -> None:
@@ -49,6 +51,9 @@ def _array(field: pa.Field, value: Any) -> pa.Array:
 def conform(table: pa.Table, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
     """`table` with exactly `columns`, in the types of `schema`; those it lacks are null."""
     fields = [schema.field(name) for name in columns]
+    wanted = pa.schema(fields, metadata=schema.metadata)
+    if table.schema.equals(wanted):  # all but the notes that Parquet adds to every field
+        return pa.Table.from_arrays(table.columns, schema=wanted)
     present = set(table.schema.names)
     arrays = [
         table.column(field.name).cast(field.type)
@@ -56,7 +61,7 @@ def conform(table: pa.Table, schema: pa.Schema, columns: Sequence[str]) -> pa.Ta
         else pa.chunked_array([pa.nulls(table.num_rows, field.type)])
         for field in fields
     ]
-    return pa.table(arrays, schema=pa.schema(fields, metadata=schema.metadata))
+    return pa.table(arrays, schema=wanted)
 
 
 def sorted_rows(table: pa.Table) -> pa.Table:

@@ -27,15 +27,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..matrix.outcome import Outcome
-from ..matrix.schema import SCHEMA_VERSION, arms_schema, trials_schema
+from ..matrix.schema import SCHEMA_VERSION, arms_schema
 from .durable import TEMPORARY, StoreError, exclusive_lock, explained, write_durably
-from .rows import conform, row_table, sorted_rows
+from .rows import SCHEMA, conform, row_table, sorted_rows
 
 __all__ = ["DamagedPart", "ResultFolder", "StoreError", "newest_result"]
 
 _log = logging.getLogger(__name__)
 
 _FORMAT = "isomatrix result"
+_MERGE_ABOVE = 100
+"""Parts: opening one takes about as long as reading a hundred rows of a merged file."""
 _TRIAL_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=+,@-]{0,199}")
 
 
@@ -178,9 +180,7 @@ class ResultFolder:
 
     def write_schedule(self, round_index: int, open_arms: Sequence[str]) -> None:
         """Store which arms are open in a round."""
-        self._write(
-            self._schedule_file(round_index), json.dumps(list(open_arms), ensure_ascii=False).encode()
-        )
+        self._write(self._schedule_file(round_index), json.dumps(list(open_arms), ensure_ascii=False).encode())
 
     def read_schedule(self, round_index: int) -> list[str] | None:
         """The arms that are open in a round; None where nothing was scheduled, which means all."""
@@ -233,15 +233,20 @@ class ResultFolder:
         """All rows, each trial once, ordered by round, position and id.
 
         Columns that the files lack (an older version wrote them) are null. A part that cannot be read is
-        reported to `on_damage`, else to the log; the holder of the lock moves it to `parts/damaged/` too.
-        `columns` picks some columns, in the given order.
+        reported to `on_damage`, else to the log; the holder of the lock moves it to `parts/damaged/` too, and
+        merges the parts into `trials.parquet` when there are many, so that looking at a long run after every
+        round stays cheap. `columns` picks some columns, in the given order.
         """
-        schema = trials_schema()
-        wanted = list(columns) if columns is not None else schema.names
+        wanted = list(columns) if columns is not None else SCHEMA.names
         for name in wanted:
-            if name not in schema.names:
+            if name not in SCHEMA.names:
                 raise StoreError(f"trials have no column '{name}'")
+        if self._locked and len(self._parts()) > _MERGE_ABOVE:
+            self.compact(self._rows(SCHEMA.names, on_damage))
         needed = list(dict.fromkeys([*wanted, "trial_id", "round", "position"]))
+        return self._rows(needed, on_damage).select(wanted)
+
+    def _rows(self, needed: Sequence[str], on_damage: DamageCallback | None) -> pa.Table:
         tables = []
         for part in self._parts():
             table = self._read_part(part, needed, on_damage)
@@ -253,18 +258,17 @@ class ResultFolder:
             compacted = self._read_compacted(needed)
             known = set(compacted.column("trial_id").to_pylist())
             tables = [compacted, *(table for table in tables if table["trial_id"][0].as_py() not in known)]
-        picked = pa.schema([schema.field(name) for name in needed], metadata=schema.metadata)
+        picked = pa.schema([SCHEMA.field(name) for name in needed], metadata=SCHEMA.metadata)
         rows = pa.concat_tables(tables) if tables else picked.empty_table()
-        return sorted_rows(rows).select(wanted)
+        return sorted_rows(rows)
 
     def compact(self, rows: pa.Table) -> None:
         """Write `rows` as `trials.parquet`, then remove the parts that it covers.
 
         Raises `StoreError` if a row that is stored already is missing in `rows`.
         """
-        schema = trials_schema()
-        if rows.schema.names != schema.names:
-            odd = sorted(set(rows.schema.names) ^ set(schema.names))
+        if rows.schema.names != SCHEMA.names:
+            odd = sorted(set(rows.schema.names) ^ set(SCHEMA.names))
             raise StoreError(f"trials.parquet: the rows have other columns than the schema: {', '.join(odd)}")
         covered = set(rows.column("trial_id").to_pylist())
         if len(covered) != rows.num_rows:
@@ -272,10 +276,8 @@ class ResultFolder:
         if self.trials_file.exists():
             lost = set(self._read_compacted(["trial_id"]).column("trial_id").to_pylist()) - covered
             if lost:
-                raise StoreError(
-                    f"trials.parquet: {len(lost)} stored trials would be lost, {min(lost)} among them"
-                )
-        self._write_table(self.trials_file, sorted_rows(rows.cast(schema)))
+                raise StoreError(f"trials.parquet: {len(lost)} stored trials would be lost, {min(lost)} among them")
+        self._write_table(self.trials_file, sorted_rows(rows.cast(SCHEMA)))
         for part in self._parts():
             if part.stem in covered:
                 part.unlink(missing_ok=True)
@@ -299,11 +301,9 @@ class ResultFolder:
     def _part_file(self, trial_id: str) -> Path:
         return self.parts_folder / f"{trial_id}.parquet"
 
-    def _read_part(
-        self, part: Path, columns: Sequence[str], on_damage: DamageCallback | None
-    ) -> pa.Table | None:
+    def _read_part(self, part: Path, columns: Sequence[str], on_damage: DamageCallback | None) -> pa.Table | None:
         try:
-            table = conform(_read_columns(part, columns), trials_schema(), columns)
+            table = conform(_read_columns(part, columns), SCHEMA, columns)
             ids = table.column("trial_id").to_pylist()
             if ids != [part.stem]:
                 raise ValueError(f"it holds trials {ids} under the name of another")
@@ -328,7 +328,7 @@ class ResultFolder:
             _log.warning("%s cannot be read and does not count: %s", damaged.path, damaged.why)
 
     def _read_compacted(self, columns: Sequence[str]) -> pa.Table:
-        return self._read_table(self.trials_file, columns, trials_schema())
+        return self._read_table(self.trials_file, columns, SCHEMA)
 
     def _read_table(self, file: Path, columns: Sequence[str] | None, schema: pa.Schema) -> pa.Table:
         names = list(columns) if columns is not None else schema.names
@@ -378,5 +378,7 @@ def _footer_fault(part: Path) -> str | None:
 
 def _read_columns(file: Path, columns: Sequence[str]) -> pa.Table:
     with pq.ParquetFile(file) as parquet:
+        if len(columns) == len(SCHEMA):
+            return parquet.read(use_threads=False)  # asking for the names costs more than a column too many
         present = set(parquet.schema_arrow.names)
         return parquet.read(columns=[name for name in columns if name in present], use_threads=False)

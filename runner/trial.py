@@ -13,6 +13,7 @@ import logging
 import os
 import secrets
 import shutil
+import site
 import sys
 import tempfile
 import threading
@@ -98,14 +99,17 @@ def trial_environment(overlay: Mapping[str, str | None], folder: Path) -> dict[s
 
     * `TMPDIR`: the trial's own folder. `HOME` stays, because drivers keep their shader caches there.
     * `GGML_NO_BACKTRACE=1`: on an abort ggml would start a debugger, which takes seconds and needs ptrace.
-    * `PYTHONNOUSERSITE=1`: packages of the user's site folder are not part of the build under test.
+    * `PYTHONNOUSERSITE=1`: packages of the user's site folder are not part of the build under test, unless
+      isomatrix itself was installed there.
     * `PYTHONDONTWRITEBYTECODE` is removed: without stored byte code every trial would compile the worker.
 
     The overlay comes last and may change any of these; None unsets.
     """
     environment = dict(os.environ)
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    environment |= {"TMPDIR": str(folder), "GGML_NO_BACKTRACE": "1", "PYTHONNOUSERSITE": "1"}
+    environment |= {"TMPDIR": str(folder), "GGML_NO_BACKTRACE": "1"}
+    if not Path(__file__).is_relative_to(site.getusersitepackages()):
+        environment["PYTHONNOUSERSITE"] = "1"
     for name, value in overlay.items():
         if value is None:
             environment.pop(name, None)
@@ -186,9 +190,7 @@ def _start(
         except OSError as error:
             if error.errno not in _NOT_A_PROGRAM:
                 raise
-            raise BadInput(
-                f"the worker's program {command[0]} cannot be started: {error.strerror}"
-            ) from error
+            raise BadInput(f"the worker's program {command[0]} cannot be started: {error.strerror}") from error
         finally:
             os.close(worker_fd)
         with child:

@@ -156,6 +156,18 @@ def test_compacting_refuses_to_lose_a_stored_row(folder: ResultFolder) -> None:
     assert folder.finished_trials() == {"t0", "t1"}
 
 
+def test_the_run_merges_its_parts_when_there_are_many(folder: ResultFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isomatrix.runner.store._MERGE_ABOVE", 9)
+    for number in range(10):
+        folder.write_part(row(f"t{number:03d}", position=number))
+    expected = folder.read_trials()
+    assert len(list(folder.parts_folder.iterdir())) == 10  # a reader changes nothing
+    with folder.lock():
+        assert folder.read_trials().equals(expected)
+    assert list(folder.parts_folder.iterdir()) == []
+    assert folder.read_trials().equals(expected)
+
+
 def damage(part: Path, how: str) -> None:
     data = part.read_bytes()
     damaged = {
@@ -195,9 +207,7 @@ def test_a_part_under_the_name_of_another_trial_is_damaged(folder: ResultFolder)
     assert "t0" in reported[0].why
 
 
-def test_damage_is_logged_where_nobody_listens(
-    folder: ResultFolder, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damage_is_logged_where_nobody_listens(folder: ResultFolder, caplog: pytest.LogCaptureFixture) -> None:
     damage(folder.write_part(row("bad")), "empty")
     folder.read_trials()
     assert "bad.parquet cannot be read and does not count" in caplog.text
@@ -414,11 +424,7 @@ def on_small_disk(program: str, place: Path) -> str:
     inner = 'mount -t tmpfs -o size=1m tmpfs "$1" && exec "$2" -c "$3" "$1"'
     unshare = shutil.which("unshare")
     probe = [unshare or "unshare", "--user", "--map-root-user", "--mount", "true"]
-    if (
-        sys.platform != "linux"
-        or unshare is None
-        or subprocess.run(probe, capture_output=True).returncode != 0
-    ):
+    if sys.platform != "linux" or unshare is None or subprocess.run(probe, capture_output=True).returncode != 0:
         pytest.skip("needs Linux with user namespaces")
     command = [*probe[:-1], "sh", "-c", inner, "sh", str(place), sys.executable, program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -16,15 +16,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import isomatrix.runner
 import psutil
 import pytest
 from isomatrix.matrix.outcome import Outcome
 from isomatrix.matrix.schema import trials_schema
+from isomatrix.matrix.settings import Settings
 from isomatrix.runner.ending import EndReason, ExitStatus, Facts, conclude
 from isomatrix.runner.load import LoadSpec
 from isomatrix.runner.messages import LineReader, OversizedLine
 from isomatrix.runner.output import BoundedOutput, telling_line
 from isomatrix.runner.process import ChildProcess, ExitWatch
+from isomatrix.runner.store import ResultFolder
+from isomatrix.runner.tiny_models import tiny_model
 from isomatrix.runner.trial import BadInput, Limits, TrialRequest, run_trial, trial_environment
 
 FAULTS = Path(__file__).parent / "fault_workers" / "faults.py"
@@ -206,6 +210,45 @@ def test_a_complete_answer_fills_the_row(mark: str) -> None:
     assert 0 <= row["system_cpu_share"] <= 1
 
 
+def real_request(prompt: str, mark: str) -> TrialRequest:
+    settings = {**Settings().as_mapping(), "n_ctx": 256, "n_threads": 1, "n_threads_batch": 1, "max_tokens": 8}
+    probe = {"kind": "text", "prompt": prompt, "media": None, "requests": 2, "top_k_recorded": 3}
+    spec = {
+        "spec_version": 1,
+        "trial_id": "r0000-real",
+        "model": {"path": str(tiny_model("tiny")), "mmproj": None},
+        "settings": {**settings, "process": "persistent"},
+        "probe": {**probe, "add_special": True, "ignore_eos": True},
+        "limits": {},
+    }
+    worker = Path(isomatrix.runner.__file__).parent / "worker"
+    return TrialRequest("r0000-real", (sys.executable, str(worker)), spec, {MARK: mark})
+
+
+def test_the_real_worker_gives_a_row_that_the_store_takes(mark: str, tmp_path: Path) -> None:
+    row = run_trial(real_request("Once upon a time", mark))
+    assert (row["outcome"], row["n_requests"], row["progress_stage"]) == ("ok", 2, "done"), row["error"]
+    assert row["library"]
+    assert "n_ctx" in json.loads(row["applied"])
+    assert row["native_log"]
+    folder = ResultFolder.create(tmp_path / "result")
+    folder.write_part({**row, "round": 0, "position": 0})
+    [back] = folder.read_trials().to_pylist()
+    assert {name: back[name] for name in row if name != "requests"} == {
+        name: value for name, value in row.items() if name != "requests"
+    }
+    assert [r["logits_digests"] for r in back["requests"]] == [r["logits_digests"] for r in row["requests"]]
+    assert back["requests"][0]["logits_digests"] == back["requests"][1]["logits_digests"]
+    assert [r["logprobs"] for r in back["requests"]] == [
+        pytest.approx(r["logprobs"], rel=1e-7) for r in row["requests"]
+    ]
+
+
+def test_the_real_worker_names_bad_input(mark: str) -> None:
+    with pytest.raises(BadInput, match=r"probe\.prompt"):
+        run_trial(real_request("word " * 2000, mark))
+
+
 def test_peak_memory_is_the_workers_own_and_not_the_runners(mark: str) -> None:
     # On Linux the OS counts the image before exec, here this process with 300 MB, into the value at reaping.
     ballast = bytearray(os.urandom(1 << 20)) * 300
@@ -290,9 +333,7 @@ def test_events_are_handed_on_as_they_come(mark: str) -> None:
     assert seen == ["started", "library", "loaded", "progress", "progress", "request", "done"]
 
 
-def test_a_worker_runs_in_a_fresh_folder_and_its_own_session(
-    mark: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_runs_in_a_fresh_folder_and_its_own_session(mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ISOMATRIX_TEST_GONE", "1")
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     asked = request("show_surroundings", mark)
@@ -313,8 +354,9 @@ def test_a_worker_runs_in_a_fresh_folder_and_its_own_session(
     assert len(about["fds"]) == 5  # three standard streams, the result pipe, and the listing itself
 
 
-def test_the_default_environment_switches_the_debugger_off(tmp_path: Path) -> None:
-    assert trial_environment({}, tmp_path)["GGML_NO_BACKTRACE"] == "1"
+def test_the_default_environment_switches_off_the_debugger_and_the_users_site(tmp_path: Path) -> None:
+    environment = trial_environment({}, tmp_path)
+    assert (environment["GGML_NO_BACKTRACE"], environment["PYTHONNOUSERSITE"]) == ("1", "1")
 
 
 def test_a_hundred_trials_leak_neither_descriptors_nor_processes(mark: str) -> None:
@@ -336,6 +378,8 @@ def test_a_hundred_trials_leak_neither_descriptors_nor_processes(mark: str) -> N
 RUNNER = """
 import sys
 from isomatrix.runner.load import LoadSpec
+from isomatrix.runner.store import ResultFolder
+from isomatrix.runner.tiny_models import tiny_model
 from isomatrix.runner.trial import Limits, TrialRequest, run_trial
 sys.stdout.reconfigure(line_buffering=True)
 run_trial(
@@ -351,10 +395,10 @@ run_trial(
 
 
 @pytest.mark.parametrize("fault", ["hang", "endless_loop"])
-def test_neither_worker_nor_load_outlives_a_killed_runner(mark: str, fault: str) -> None:
+def test_neither_worker_nor_load_outlives_a_killed_runner(mark: str, tmp_path: Path, fault: str) -> None:
     runner = subprocess.Popen(
         [sys.executable, "-c", RUNNER, str(FAULTS), fault],
-        env={**os.environ, MARK: mark},
+        env={**os.environ, MARK: mark, "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
@@ -373,6 +417,7 @@ def test_the_load_is_recorded_with_what_it_reached(mark: str) -> None:
     assert 0 < row["system_cpu_share"] <= 1
 
 
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="macOS has waitid from Python 3.13 on")
 def test_an_exit_watch_by_thread_sees_the_end_and_does_not_reap() -> None:
     with ChildProcess([sys.executable, "-I", "-S", "-c", "import sys; sys.stdin.read()"]) as child:
         watch = ExitWatch(child.pid, by_thread=True)
