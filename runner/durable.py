@@ -50,9 +50,7 @@ def exclusive_lock(file: Path) -> Iterator[None]:
         stream = file.open("a+b")
     with stream:
         if not _try_lock(stream):
-            raise StoreError(
-                f"{file.parent} is in use by {_holder(stream)}; wait for it or choose another run.name"
-            )
+            raise StoreError(f"{file.parent} is in use by {_holder(stream)}; wait for it or choose another run.name")
         with explained(file):
             _name_holder(stream)
         yield

@@ -204,9 +204,7 @@ def make_load(spec: LoadSpec) -> Load:
     names = list(inspect.signature(kind).parameters)
     for name in spec.parameters:
         if name not in names:
-            raise LoadError(
-                f"load.{name}: load {spec.kind!r} has no such parameter{closest(str(name), names)}"
-            )
+            raise LoadError(f"load.{name}: load {spec.kind!r} has no such parameter{closest(str(name), names)}")
     return kind(**spec.parameters)
 
 

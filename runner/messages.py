@@ -173,9 +173,7 @@ class Transcript:
     def _on_done(self, event: Mapping[str, Any]) -> None:
         self._fields["progress_stage"] = "done"
         if event["n_requests"] != len(self._requests):
-            raise ValueError(
-                f"done after {event['n_requests']!r} requests, of which {len(self._requests)} came"
-            )
+            raise ValueError(f"done after {event['n_requests']!r} requests, of which {len(self._requests)} came")
         self._done = len(self._requests)
 
     def _at(self, stage: str, request: int, prompt_tokens: int | None, generated: int | None) -> None:

@@ -214,9 +214,7 @@ def end_marked_processes(name: str, value: str, known: Iterable[int]) -> list[in
     """
     ended: list[int] = []
     for _ in range(3):  # a process can fork while it is being looked for
-        found = [
-            pid for pid in set(psutil.pids()).difference(known, ended) if _end_if_marked(pid, name, value)
-        ]
+        found = [pid for pid in set(psutil.pids()).difference(known, ended) if _end_if_marked(pid, name, value)]
         if not found:
             break
         ended += found

@@ -110,9 +110,7 @@ class Watch:
             self.wall_s = time.monotonic() - self._start_s
             self._drain()
         if self._reader.pending:
-            self.transcript.mark_broken(
-                f"the answer ends within a line, {self._reader.pending} bytes into it"
-            )
+            self.transcript.mark_broken(f"the answer ends within a line, {self._reader.pending} bytes into it")
 
     @property
     def bad_input(self) -> str | None:
