@@ -73,9 +73,7 @@ _RETRY = "retrying without pipeline parallelism"
 
 
 def _faults(about: str, *anchors: str, undone_by: str | None = None) -> list[Marker]:
-    return [
-        Marker(anchor.strip(" :'("), Severity.FAULT, anchor, about, undone_by=undone_by) for anchor in anchors
-    ]
+    return [Marker(anchor.strip(" :'("), Severity.FAULT, anchor, about, undone_by=undone_by) for anchor in anchors]
 
 
 def _suspicious(about: str, *anchors: str) -> list[Marker]:
@@ -304,9 +302,7 @@ def _hit(marker: Marker, log: str) -> MarkerHit | None:
         position = log.find(marker.anchor, max(end, position + len(marker.anchor)))
     if first < 0 or (marker.undone_by is not None and log.find(marker.undone_by, first) >= 0):
         return None
-    return MarkerHit(
-        marker.name, marker.severity, first, log.count("\n", 0, first) + 1, line.strip()[:300], count
-    )
+    return MarkerHit(marker.name, marker.severity, first, log.count("\n", 0, first) + 1, line.strip()[:300], count)
 
 
 def find_markers(log: str | None, markers: Iterable[Marker] = MARKERS) -> tuple[MarkerHit, ...]:

@@ -149,9 +149,7 @@ def consensus(
     members = [
         index
         for index in range(trials.count)
-        if trials.arms[index] == arm
-        and trials.outcomes[index] is Outcome.OK
-        and trials.ids_key(index) is not None
+        if trials.arms[index] == arm and trials.outcomes[index] is Outcome.OK and trials.ids_key(index) is not None
     ]
     total = len(members)
     least = 1 if provisional else 2
@@ -198,9 +196,7 @@ def _representative(trials: Trials, agreeing: Sequence[int], key: bytes | None) 
     pool = agreeing if key is None else [index for index in agreeing if trials.digest_key(index) == key]
     settings = trials.values("settings")
     by_group = {(trials.groups[index], settings[index]): index for index in reversed(pool)}
-    ordered = sorted(
-        by_group.values(), key=lambda index: (trials.digest_key(index) or b"", _tie(trials, index))
-    )
+    ordered = sorted(by_group.values(), key=lambda index: (trials.digest_key(index) or b"", _tie(trials, index)))
     return ordered[0]
 
 
