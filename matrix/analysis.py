@@ -17,7 +17,8 @@ from .outcome import Verdict
 from .plan import Plan
 from .reference import ReferenceChoice, find_reference
 from .statistics.rule import StopRule, stop_rule_from_mapping
-from .statistics.sequential import Decision, decide
+from .statistics.sequential import Decision, Kind, decide
+from .statistics.words import e_words, p_words, percent
 from .table import Table, arms_table
 from .thresholds import Thresholds
 from .verdict import judge_table
@@ -52,6 +53,11 @@ class Analysis:
         """What each declared contrast shows, in a sentence with its numbers."""
         return {arm: decision.reason for arm, decision in self.decisions.items()}
 
+    def _short_readings(self) -> dict[str, str]:
+        """The same in the few words of a cell; the sentences stand below the table."""
+        rule = stop_rule_from_mapping(self.plan.stop)
+        return {arm: _few_words(decision, rule) for arm, decision in self.decisions.items()}
+
     def verdict_counts(self) -> dict[str, dict[str, int]]:
         """Trials by arm and verdict."""
         counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -64,7 +70,7 @@ class Analysis:
         return arms_table(
             title,
             self.arms.to_pylist(),
-            readings=self.readings(),
+            readings=self._short_readings(),
             summary=self._summary(),
             notes=self._notes(),
             provenance=provenance,
@@ -100,7 +106,24 @@ class Analysis:
             f"Equivalent (equal digests, other than the baseline's): {', '.join(group)}." for group in self.equivalent
         ]
         notes += [_unstable(row) for row in rows if (row["n_distinct_digests"] or 0) > 1]
+        arms_by_reason: dict[str, list[str]] = defaultdict(list)
+        for arm, reason in self.readings().items():
+            arms_by_reason[reason].append(arm)
+        notes += [f"{', '.join(arms)}: {reason}." for reason, arms in arms_by_reason.items()]
         return [*notes, *self.plan.notes]
+
+
+def _few_words(decision: Decision, rule: StopRule) -> str:
+    evidence = p_words(decision.p_adjusted) if decision.e_adjusted is None and decision.p_adjusted is not None else ""
+    if decision.e_adjusted is not None:
+        evidence = e_words(decision.e_adjusted)
+    if decision.kind is Kind.DIFFERS:
+        return f"differs ({evidence})"
+    if decision.kind is Kind.CLEAN_BELOW_BOUND:
+        return f"rate below {percent(rule.clean_bound or 0)}"
+    if decision.kind is Kind.EQUIVALENT:
+        return f"equivalent within {100 * (rule.equivalence_margin or 0):g} points"
+    return "undecided"
 
 
 def _unstable(row: Mapping[str, Any]) -> str:

@@ -58,7 +58,6 @@ _ON_OFF_AUTO = ("on", "off", "auto")
 class Settings:
     """One configuration of a trial, every field optional. `None` leaves the build's default alone."""
 
-    # Optional and Union instead of `X | None`: OmegaConf reads these annotations at run time.
     n_gpu_layers: int | None = _setting(Scope.MODEL, "layers kept on the device; -1 means all", low=-1)
     split_mode: str | None = _setting(
         Scope.MODEL, "how a model is split over devices", choices=("none", "layer", "row")
@@ -134,8 +133,8 @@ _KINDS: dict[str, tuple[type, ...]] = {
 
 
 def _kind(annotation: str) -> str:
-    inner = annotation.removeprefix("Optional[").removesuffix("]") if annotation.startswith("Optional") else annotation
-    if inner.startswith("Union"):
+    inner = annotation.removesuffix(" | None")
+    if inner == "bool | str":
         return "on, off or auto"
     if inner.startswith("list"):
         return "list of float"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from ..matrix.arm import BASELINE, SEVERAL, Arm, Axis, AxisError, Draft, draft_arms, level_text, merge_equal
 from ..matrix.plan import Plan, PlanError
 from ..matrix.settings import SettingError, Settings, closest, setting_table, settings_from_mapping
+from ..matrix.statistics.rule import StopRuleError, stop_rule_from_mapping
 from .builds import find_build
 from .errors import UserError
 from .files import sha256_of
@@ -106,20 +107,23 @@ def build_plan(loader: ConfigLoader, config: DictConfig, request: Request) -> Pl
     notes: list[str] = []
     axes = [axis for axis in axes if _reaches_something(axis, base, notes)]
     try:
+        rule = stop_rule_from_mapping(_container(base.stop))
         drafts = draft_arms(axes, named, list(base.cross))
         start = {axis.name: axis.levels[0] for axis in axes}
         arms, merges = merge_equal(_arm(draft, start, composer) for draft in drafts)
         notes += [str(merge) for merge in merges]
-        return Plan(
+        plan = Plan(
             seed=base.run.seed,
-            rounds=int(base.stop.rounds),
+            rounds=rule.rounds,
             arms=tuple(arms),
-            stop=_container(base.stop),
+            stop=asdict(rule),
             reference={"arm": base.reference.arm, "ids": _reference_ids(base.reference.ids)},
             notes=tuple(notes),
         )
-    except (AxisError, PlanError) as error:
+        plan.arm(base.reference.arm)
+    except (AxisError, PlanError, StopRuleError) as error:
         raise UserError(str(error)) from error
+    return plan
 
 
 def _container(node: Any) -> dict[str, Any]:
