@@ -31,9 +31,7 @@ def stratified_exact(strata: Sequence[Block]) -> ExactTest:
     """
     complete = [block for block in strata if block.complete]
     if not complete:
-        raise ValueError(
-            "no stratum has a judged trial of both arms; the contrast cannot be tested within strata"
-        )
+        raise ValueError("no stratum has a judged trial of both arms; the contrast cannot be tested within strata")
     mass = np.ones(1)
     for block in complete:
         total, bad = block.runs + block.reference_runs, block.bad + block.reference_bad

@@ -51,8 +51,7 @@ def fisher(bad: int, runs: int, reference_bad: int, reference_runs: int) -> Exac
     _check(bad, runs, reference_bad, reference_runs)
     table = _columns(bad, runs, reference_bad, reference_runs)
     two_sided, higher, lower = (
-        min(1.0, float(stats.fisher_exact(table, alternative=side).pvalue))
-        for side in ("two-sided", "greater", "less")
+        min(1.0, float(stats.fisher_exact(table, alternative=side).pvalue)) for side in ("two-sided", "greater", "less")
     )
     return ExactTest("fisher", two_sided, higher, lower)
 

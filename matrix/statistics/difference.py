@@ -16,8 +16,9 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import stats
 
+from .binomial import binomial_masses
 from .interval import check_counts, check_level
 
 __all__ = ["EXACT_TABLES", "Difference", "difference_interval", "newcombe"]
@@ -78,9 +79,7 @@ def _chan_zhang(bad: int, runs: int, reference_bad: int, reference_runs: int, le
     def low_end(k1: int, n1: int, k2: int, n2: int) -> float:
         # Far below the score interval nothing can be accepted: the scan need not start at -1.
         start = max(-1.0, newcombe(k1, n1, k2, n2, level).low - 0.3)
-        return _first_crossing(
-            lambda delta: _upper_tail(delta, k1, n1, k2, n2), tail, start, k1 / n1 - k2 / n2
-        )
+        return _first_crossing(lambda delta: _upper_tail(delta, k1, n1, k2, n2), tail, start, k1 / n1 - k2 / n2)
 
     low = low_end(bad, runs, reference_bad, reference_runs)
     high = -low_end(reference_bad, reference_runs, bad, runs)  # the same question with the arms exchanged
@@ -103,18 +102,9 @@ def _upper_tail(delta: float, k1: int, n1: int, k2: int, n2: int) -> float:
     scores = _scores(delta, n1, n2)
     extreme = (scores >= scores[k1, k2] - _TIE).astype(float)
     reference_rates = max(0.0, -delta) + (min(1.0, 1 - delta) - max(0.0, -delta)) * _NUISANCE
-    arm = _binomial(n1, np.clip(reference_rates + delta, 0, 1))
-    reference = _binomial(n2, np.clip(reference_rates, 0, 1))
+    arm = binomial_masses(n1, np.clip(reference_rates + delta, 0, 1))
+    reference = binomial_masses(n2, np.clip(reference_rates, 0, 1))
     return float(np.max(np.sum((arm @ extreme) * reference, axis=1)))
-
-
-def _binomial(runs: int, rates: Array) -> Array:
-    """Probability of every count, shape (rates, runs + 1)."""
-    counts = np.arange(runs + 1)
-    coefficients = special.comb(runs, counts)
-    rates = rates[:, None]
-    probabilities: Array = coefficients * rates**counts * (1 - rates) ** (runs - counts)
-    return probabilities
 
 
 def _scores(delta: float, n1: int, n2: int) -> Array:
@@ -127,9 +117,7 @@ def _scores(delta: float, n1: int, n2: int) -> Array:
     distance = rate - reference_rate - delta
     with np.errstate(divide="ignore", invalid="ignore"):
         scores = distance / np.sqrt(variance)
-    return np.where(
-        np.abs(distance) < 1e-12, 0.0, np.where(variance < 1e-15, np.copysign(np.inf, distance), scores)
-    )
+    return np.where(np.abs(distance) < 1e-12, 0.0, np.where(variance < 1e-15, np.copysign(np.inf, distance), scores))
 
 
 def _constrained_rate(rate: Array, reference_rate: Array, ratio: float, delta: float) -> Array:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from .binomial import binomial_masses
 from .blocking import stratified_exact
 from .contrast import ExactTest, boschloo
 from .eprocess import Block
@@ -115,7 +116,7 @@ def _interaction_tails(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) ->
     largest = [0.0, 0.0]
     for rates in _null_rates(neither, only_a, only_b, both):
         p_neither, p_a, p_b, p_both = (
-            _masses(cell, rate) for cell, rate in zip((neither, only_a, only_b, both), rates, strict=True)
+            binomial_masses(cell.runs, rate) for cell, rate in zip((neither, only_a, only_b, both), rates, strict=True)
         )
         mass = (p_both[:, :, None] * p_neither[:, None, :]).reshape(len(p_both), -1)
         other = (p_a[:, :, None] * p_b[:, None, :]).reshape(len(p_a), -1)[:, order]
@@ -126,19 +127,11 @@ def _interaction_tails(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) ->
     return min(1.0, largest[0]), min(1.0, largest[1])
 
 
-def _masses(cell: Cell, rates: Array) -> Array:
-    """Probability of every count of a cell at every rate, shape (rates, runs + 1)."""
-    masses: Array = np.asarray(stats.binom.pmf(np.arange(cell.runs + 1), cell.runs, rates[:, None]))
-    return masses
-
-
 def _ratios(first: Cell, second: Cell) -> tuple[Array, Array]:
     return np.arange(first.runs + 1) / first.runs, np.arange(second.runs + 1) / second.runs
 
 
-def _null_rates(
-    neither: Cell, only_a: Cell, only_b: Cell, both: Cell
-) -> list[tuple[Array, Array, Array, Array]]:
+def _null_rates(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) -> list[tuple[Array, Array, Array, Array]]:
     """Rates without interaction inside the four cells' joint interval, in slices of one `neither` rate."""
     level = 1 - _NUISANCE_ERROR / 4
     ends = [clopper_pearson(cell.bad, cell.runs, level) for cell in (neither, only_a, only_b, both)]
@@ -214,9 +207,7 @@ def _joint_cures(
     baseline: OneArm, singles: list[OneArm], together: dict[frozenset[str], OneArm], alpha: float
 ) -> list[str]:
     """Several single changes each lower a failing baseline: it may need all of them at once to fail."""
-    cures = [
-        arm for arm in singles if boschloo(arm.bad, arm.runs, baseline.bad, baseline.runs).lower <= alpha
-    ]
+    cures = [arm for arm in singles if boschloo(arm.bad, arm.runs, baseline.bad, baseline.runs).lower <= alpha]
     if len(cures) < 2:
         return []
     axes = frozenset().union(*(arm.axes for arm in cures))

@@ -9,6 +9,7 @@ one-sided ones at alpha / 2, as in SciPy.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from .binomial import binomial_masses
 from .interval import check_level
 
 __all__ = [
@@ -102,14 +104,6 @@ def _region(p_values: Array, limit: float) -> Counts:
     return inside
 
 
-def _masses(runs: int, rates: Array) -> Array:
-    """Binomial probability of every count at every rate strictly inside 0..1, shape (rates, runs + 1)."""
-    counts = np.arange(runs + 1)
-    rates = rates[:, None]
-    masses: Array = np.exp(_log_choose(runs) + counts * np.log(rates) + (runs - counts) * np.log1p(-rates))
-    return masses
-
-
 def _tails(masses: Array) -> Array:
     """Probability of at least k for k = 0..runs + 1, from the masses of one binomial per row."""
     padded = np.concatenate([masses, np.zeros((len(masses), 1))], axis=1)
@@ -119,7 +113,7 @@ def _tails(masses: Array) -> Array:
 
 @lru_cache(maxsize=64)
 def _grid_masses(runs: int) -> Array:
-    return _masses(runs, _GRID)
+    return binomial_masses(runs, _GRID)
 
 
 @lru_cache(maxsize=64)
@@ -143,8 +137,8 @@ def _fits(smallest: Counts, runs: int, alpha: float) -> bool:
         return True
     top = _ANGLES[int(np.argmax(sizes))]
     fine = np.sin(np.linspace(max(1e-5, top - _STEP), min(math.pi / 2 - 1e-5, top + _STEP), 81)) ** 2
-    reference = _masses(len(smallest) - 1, fine)
-    return bool(np.sum(reference * _tails(_masses(runs, fine))[:, smallest], axis=1).max() <= limit)
+    reference = binomial_masses(len(smallest) - 1, fine)
+    return bool(np.sum(reference * _tails(binomial_masses(runs, fine))[:, smallest], axis=1).max() <= limit)
 
 
 @lru_cache(maxsize=2048)
@@ -211,6 +205,21 @@ def _approximate_runs(rate: float, reference_rate: float, alpha: float, power: f
     return plain / 4 * (1 + math.sqrt(1 + 4 / (plain * gap))) ** 2
 
 
+def _first_above(reached: Callable[[int], float], runs: int, power: float) -> int:
+    """Smallest number of runs with this power, going down from one that has it.
+
+    Power is a sawtooth in the number of runs: the search ends after a whole tooth below `power`.
+    """
+    found = runs
+    tooth = max(4, runs // 8)
+    for fewer in range(runs - 1, 0, -1):
+        if reached(fewer) >= power:
+            found = fewer
+        elif found - fewer >= tooth:
+            break
+    return found
+
+
 @lru_cache(maxsize=1024)
 def runs_for_power(
     rate: float,
@@ -233,8 +242,12 @@ def runs_for_power(
     if high == low:
         return None
     about = _approximate_runs(high, low, alpha, power, sides)
-    for runs in range(max(1, int(0.5 * about) - 3), EXACT_RUNS + 1):
-        reached = fixed_power(high, low, runs, alpha=alpha, sides=sides, test=test)
-        if reached >= power:
-            return Design(runs, True, reached, alpha, sides)
+    reached = lru_cache(maxsize=None)(lambda runs: fixed_power(high, low, runs, alpha=alpha, sides=sides, test=test))
+    # The exact number lies at 0.63 to 1 of the approximate one over all rates tried; the search starts below that.
+    runs = max(1, int(0.6 * about) - 2)
+    while runs <= EXACT_RUNS and reached(runs) < power:
+        runs += max(1, runs // 16)
+    if runs <= EXACT_RUNS:
+        found = _first_above(reached, runs, power)
+        return Design(found, True, reached(found), alpha, sides)
     return Design(max(math.ceil(about), EXACT_RUNS + 1), False, power, alpha, sides)

@@ -21,11 +21,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from .confidence_sequence import PairedDifference, rate_below_e, rate_interval_always
+from .confidence_sequence import PairedDifference, rate_below_e, rate_interval_always, upper_bound_always
 from .contrast import boschloo, smallest_p
 from .difference import difference_interval
 from .eprocess import Block, TwoStreams
-from .interval import clopper_pearson
+from .interval import clopper_pearson, upper_bound
 from .multiplicity import e_holm, holm
 from .power import runs_for_power
 from .rule import StopRule
@@ -72,8 +72,10 @@ class Decision:
     failed: int  # trials without a verdict
     baseline_bad: int  # of the rounds in which both have a judged trial
     baseline_runs: int
-    rate_low: float | None  # interval for the arm's rate at level 1 - alpha, valid at every round under
-    rate_high: float | None  # the sequential rule; None without judged trials
+    # Bounds of the arm's own rate at level 1 - alpha, 0..1; they hold at every round under the sequential rule.
+    rate_low: float | None  # two-sided interval; None without judged trials
+    rate_high: float | None
+    rate_below: float | None  # one-sided upper bound
 
 
 @dataclass(frozen=True)
@@ -141,9 +143,7 @@ def decide(
     members = sorted(seen if family is None else set(family) - {baseline})
     strangers = sorted(seen - set(members))
     if strangers:
-        raise ValueError(
-            f"rows of arm {strangers[0]!r}, which is not in the declared family: {', '.join(members)}"
-        )
+        raise ValueError(f"rows of arm {strangers[0]!r}, which is not in the declared family: {', '.join(members)}")
     ready = next(number for number in range(len(rounds) + 1) if number not in rounds)
     walk = _Walk(rule, baseline, [_Arm(name) for name in members])
     for number in range(min(ready, rule.rounds)):
@@ -206,9 +206,7 @@ class _Walk:
         for arm in self.open:
             e = "" if self.rule.kind == "fixed" else f" ({e_words(arm.streams.e)})"
             reason = f"open after {self.rounds} rounds: {self._against(arm)}{e}{note}"
-            arm.decision = self._decision(
-                arm, Kind.UNDECIDED, reason, self._difference_evidence(arm), closed=False
-            )
+            arm.decision = self._decision(arm, Kind.UNDECIDED, reason, self._difference_evidence(arm), closed=False)
 
     def close(self, why: str) -> None:
         if self.rule.kind == "sequential" and self.rounds >= self.rule.min_rounds:
@@ -219,25 +217,30 @@ class _Walk:
 
     def _look(self, *, last: bool = False) -> None:
         """Sequential: the first claim whose closed e value reaches 1 / alpha decides."""
-        needed = 1 / self.rule.alpha
-        differs = [arm.streams.e for arm in self.arms]
-        claims = [(Kind.DIFFERS, differs, e_holm(differs))]
+        claims = [(Kind.DIFFERS, [arm.streams.e for arm in self.arms])]
         if self.rule.clean_bound is not None:
-            below = [rate_below_e(arm.count.bad, arm.count.runs, self.rule.clean_bound) for arm in self.arms]
-            claims.append((Kind.CLEAN_BELOW_BOUND, below, e_holm(below)))
+            bound = self.rule.clean_bound
+            below = [rate_below_e(arm.count.bad, arm.count.runs, bound) for arm in self.arms]
+            claims.append((Kind.CLEAN_BELOW_BOUND, below))
         if self.rule.equivalence_margin is not None:
-            within = [arm.pairs.within_e(self.rule.equivalence_margin) for arm in self.arms]
-            claims.append((Kind.EQUIVALENT, within, e_holm(within)))
-        for position, arm in enumerate(self.arms):
-            if arm.decision is not None:
-                continue
-            for kind, e_values, adjusted in claims:
-                held_back = kind is Kind.CLEAN_BELOW_BOUND and not last and self._baseline_fails(arm)
-                if adjusted[position] >= needed and not held_back:
-                    e, closed_e = e_values[position], adjusted[position]
-                    reason = self._claim_words(arm, kind, self._evidence_words(e, closed_e))
-                    arm.decision = self._decision(arm, kind, reason, _Evidence(e, closed_e))
-                    break
+            margin = self.rule.equivalence_margin
+            claims.append((Kind.EQUIVALENT, [arm.pairs.within_e(margin) for arm in self.arms]))
+        for kind, e_values in claims:
+            self._settle(kind, e_values, last=last)
+
+    def _settle(self, kind: Kind, e_values: list[float], *, last: bool) -> None:
+        """Decide the open arms whose closed e value of this claim suffices."""
+        needed = 1 / self.rule.alpha
+        near = [i for i, arm in enumerate(self.arms) if arm.decision is None and e_values[i] >= needed]
+        if not near:
+            return  # a closed e value is never above the plain one
+        adjusted = e_holm(e_values)
+        for i in near:
+            arm = self.arms[i]
+            held_back = kind is Kind.CLEAN_BELOW_BOUND and not last and self._baseline_fails(arm)
+            if adjusted[i] >= needed and not held_back:
+                reason = self._claim_words(arm, kind, self._evidence_words(e_values[i], adjusted[i]))
+                arm.decision = self._decision(arm, kind, reason, _Evidence(e_values[i], adjusted[i]))
 
     def _baseline_fails(self, arm: _Arm) -> bool:
         bound = self.rule.clean_bound
@@ -316,9 +319,7 @@ class _Walk:
     def _still_needed(self, arm: _Arm) -> str:
         """The counts, what they bound, and the runs that would be needed."""
         count = arm.count
-        bounded = rate_words(
-            count.bad, count.runs, 1 - self.rule.alpha, always=self.rule.kind == "sequential"
-        )
+        bounded = rate_words(count.bad, count.runs, 1 - self.rule.alpha, always=self.rule.kind == "sequential")
         bad, runs, baseline_bad, baseline_runs = self._table(arm)
         if runs == 0:
             return f"{bounded}; no round has a judged trial of both this arm and the baseline"
@@ -339,11 +340,13 @@ class _Walk:
         closed: bool = True,
     ) -> Decision:
         count = arm.count
-        low = high = None
+        low = high = below = None
         if count.runs:
-            interval = rate_interval_always if self.rule.kind == "sequential" else clopper_pearson
-            ends = interval(count.bad, count.runs, 1 - self.rule.alpha)
+            watched = self.rule.kind == "sequential"
+            counts = (count.bad, count.runs, 1 - self.rule.alpha)
+            ends = (rate_interval_always if watched else clopper_pearson)(*counts)
             low, high = ends.low, ends.high
+            below = (upper_bound_always if watched else upper_bound)(*counts).value
         return Decision(
             arm=arm.name,
             kind=kind,
@@ -360,4 +363,5 @@ class _Walk:
             baseline_runs=arm.streams.reference_runs,
             rate_low=low,
             rate_high=high,
+            rate_below=below,
         )

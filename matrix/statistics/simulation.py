@@ -186,9 +186,7 @@ def _average(log_wealth: list[Array]) -> Array:
 
 def _log_below(clean: Array, bad: Array, bound: float) -> Array:
     """Log e value against a rate of at least `bound`."""
-    return _average(
-        [clean * math.log1p(c * bound / (1 - bound)) + xlogy(bad, max(0.0, 1 - c)) for c in FRACTIONS]
-    )
+    return _average([clean * math.log1p(c * bound / (1 - bound)) + xlogy(bad, max(0.0, 1 - c)) for c in FRACTIONS])
 
 
 def _log_within(up: Array, level: Array, down: Array, margin: float) -> Array:

@@ -75,9 +75,7 @@ def difference_words(rate: float, reference_rate: float, reference: str = "the b
 def needed_words(design: Design | None, rate: float, reference_rate: float) -> str:
     """What would tell two rates apart: `not enough runs: needs about 34 per arm to tell 15 % from 0`."""
     if design is None:
-        return (
-            f"no difference in this sample ({percent(rate)} in both arms), so no number of runs can be named"
-        )
+        return f"no difference in this sample ({percent(rate)} in both arms), so no number of runs can be named"
     high, low = max(rate, reference_rate), min(rate, reference_rate)
     return f"not enough runs: needs about {design.runs:,} per arm to tell {percent(high)} from {percent(low)}"
 

@@ -31,9 +31,7 @@ def test_starting_shares_make_one_whole() -> None:
 @given(st.integers(0, 6), st.integers(0, 20), st.floats(0.05, 0.95))
 def test_evidence_equals_the_mixture_of_likelihood_ratios(bad: int, clean: int, bound: float) -> None:
     slow = sum(
-        weight
-        * stats.binom.pmf(bad, bad + clean, (1 - fraction) * bound)
-        / stats.binom.pmf(bad, bad + clean, bound)
+        weight * stats.binom.pmf(bad, bad + clean, (1 - fraction) * bound) / stats.binom.pmf(bad, bad + clean, bound)
         for fraction, weight in zip(FRACTIONS, WEIGHTS, strict=True)
     )
     assert rate_below_e(bad, bad + clean, bound) == pytest.approx(slow, rel=1e-8)
@@ -62,7 +60,7 @@ def test_a_fixed_size_bound_looked_at_every_time_breaks_its_promise() -> None:
     rate, alive, crossed = 0.25, np.array([1.0]), 0.0
     for runs in range(1, 61):
         alive = np.convolve(alive, [1 - rate, rate])
-        below = np.array([upper_bound(bad, runs).value < rate for bad in range(min(runs, 12) + 1)])
+        below = np.array([upper_bound(bad, runs).value < rate for bad in range(min(runs, 9) + 1)])
         crossed += alive[: len(below)][below].sum()
         alive[: len(below)][below] = 0
     assert crossed > 0.1
@@ -94,10 +92,7 @@ def test_equivalence_is_the_weaker_of_two_bets(differences: list[float], margin:
         state = state.after(difference)
     sides = [
         sum(
-            weight
-            * math.prod(
-                1 - fraction * (sign * difference - margin) / (1 - margin) for difference in differences
-            )
+            weight * math.prod(1 - fraction * (sign * difference - margin) / (1 - margin) for difference in differences)
             for fraction, weight in zip(FRACTIONS, WEIGHTS, strict=True)
         )
         for sign in (1, -1)

@@ -19,9 +19,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize(("table", "by_fisher", "by_boschloo"), TABLES)
-def test_two_sided_reference_values(
-    table: tuple[int, int, int, int], by_fisher: float, by_boschloo: float
-) -> None:
+def test_two_sided_reference_values(table: tuple[int, int, int, int], by_fisher: float, by_boschloo: float) -> None:
     assert round(fisher(*table).two_sided, 4) == by_fisher
     assert round(boschloo(*table).two_sided, 4) == by_boschloo
 
@@ -30,10 +28,7 @@ def grid_maximum(bad: int, runs: int, reference_bad: int, reference_runs: int, p
     """One-sided Boschloo p by its definition: Fisher's p of every table, and a dense grid of common rates."""
     fisher_p = np.array(
         [
-            [
-                stats.hypergeom.sf(k - 1, runs + reference_runs, k + other, runs)
-                for other in range(reference_runs + 1)
-            ]
+            [stats.hypergeom.sf(k - 1, runs + reference_runs, k + other, runs) for other in range(reference_runs + 1)]
             for k in range(runs + 1)
         ]
     )

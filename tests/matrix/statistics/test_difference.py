@@ -41,9 +41,7 @@ def test_interval_leaves_zero_out_where_the_arms_clearly_differ() -> None:
     assert difference_interval(8, 54, 0, 10).low < 0 < difference_interval(8, 54, 0, 10).high
 
 
-@pytest.mark.parametrize(
-    ("table", "ends"), [((56, 70, 48, 80), (0.0524, 0.3339)), ((9, 10, 3, 10), (0.1705, 0.8090))]
-)
+@pytest.mark.parametrize(("table", "ends"), [((56, 70, 48, 80), (0.0524, 0.3339)), ((9, 10, 3, 10), (0.1705, 0.8090))])
 def test_newcombe_reproduces_the_examples_of_its_paper(
     table: tuple[int, int, int, int], ends: tuple[float, float]
 ) -> None:

@@ -50,8 +50,7 @@ def test_any_block_sizes_equal_the_likelihood_ratio_of_binomials(sequence: list[
         rate, reference = (own + 0.18) / (runs + 0.36), (other + 0.18) / (others + 0.36)
         pooled = (block.runs * rate + block.reference_runs * reference) / (block.runs + block.reference_runs)
         likelihoods = [
-            stats.binom.pmf(block.bad, block.runs, p)
-            * stats.binom.pmf(block.reference_bad, block.reference_runs, q)
+            stats.binom.pmf(block.bad, block.runs, p) * stats.binom.pmf(block.reference_bad, block.reference_runs, q)
             for p, q in ((rate, reference), (pooled, pooled))
         ]
         e *= likelihoods[0] / likelihoods[1]
