@@ -170,6 +170,8 @@ class _NestedLists:
         inner = array.values
         self._inner_offsets: Array = inner.offsets.to_numpy()
         self._values = _Lists(inner, dtype).values if len(inner) else np.empty(0, dtype)
+        widths = np.unique(np.diff(self._inner_offsets))
+        self._width = int(widths[0]) if len(widths) == 1 else None
         self._fill = fill
         self._dtype = dtype
 
@@ -178,10 +180,8 @@ class _NestedLists:
             return None
         bounds = self._inner_offsets[self._offsets[index] : self._offsets[index + 1] + 1]
         flat = self._values[bounds[0] : bounds[-1]]
-        count = len(bounds) - 1
-        width = int(bounds[1] - bounds[0]) if count else 0
-        if (np.diff(bounds) == width).all():
-            return flat.reshape(count, width)
+        if self._width is not None:
+            return flat.reshape(len(bounds) - 1, self._width)
         rows = [flat[low - bounds[0] : high - bounds[0]] for low, high in pairwise(bounds)]
         return _padded(rows, self._fill, self._dtype)
 

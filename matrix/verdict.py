@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from .answer import Answer, Array, answers_of_row, requests_differ
@@ -104,12 +103,20 @@ def _budget_ended(answer: Answer) -> bool:
     return answer.stop_reason in ("max_tokens", "context_full")
 
 
+def _first(flags: Array) -> int | None:
+    """Index of the first true entry."""
+    if not len(flags):
+        return None
+    place = int(flags.argmax())
+    return place if flags[place] else None
+
+
 def _compare(trial: Answer, reference: Answer, agreement: Agreement) -> _Comparison:
     ours, theirs = trial.token_ids, reference.token_ids
     shared = min(len(ours), len(theirs))
-    differing = np.flatnonzero(ours[:shared] != theirs[:shared])
-    if len(differing):
-        return _Comparison(shared, int(differing[0]), "")
+    differing = _first(ours[:shared] != theirs[:shared])
+    if differing is not None:
+        return _Comparison(shared, differing, "")
     if len(ours) == len(theirs):
         return _Comparison(shared, None, "")
     if len(ours) > len(theirs) and (agreement is Agreement.GIVEN or _budget_ended(reference)):
@@ -123,8 +130,7 @@ def _digest_position(trial: Answer, reference: Answer) -> int | None:
     if trial.digests is None or reference.digests is None:
         return None
     shared = min(len(trial.digests), len(reference.digests))
-    differing = np.flatnonzero(trial.digests[:shared] != reference.digests[:shared])
-    return int(differing[0]) if len(differing) else None
+    return _first(trial.digests[:shared] != reference.digests[:shared])
 
 
 def _largest(differences: Array | None) -> float | None:
