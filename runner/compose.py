@@ -92,8 +92,8 @@ def _plain(level: Any) -> Any:
     return [_plain(item) for item in level] if isinstance(level, list) else level
 
 
-def build_plan(loader: ConfigLoader, config: DictConfig, request: Request) -> Plan:
-    """The plan of a composed configuration.
+def build_plan(loader: ConfigLoader, config: DictConfig, request: Request) -> tuple[DictConfig, Plan]:
+    """The configuration without its axes moved, and the plan that follows from it.
 
     Raises `UserError` with one sentence for everything in it that does not make sense.
     """
@@ -123,7 +123,7 @@ def build_plan(loader: ConfigLoader, config: DictConfig, request: Request) -> Pl
         plan.arm(base.reference.arm)
     except (AxisError, PlanError, StopRuleError) as error:
         raise UserError(str(error)) from error
-    return plan
+    return base, plan
 
 
 def _container(node: Any) -> dict[str, Any]:
@@ -193,12 +193,14 @@ class _Composer:
             names = {name for name, _ in groups}
             fixed = [text for text in self._fixed if text.split("=")[0].lstrip("+") not in names]
             chosen = [f"{name}={choice}" for name, choice in groups]
-            self._known[groups] = self._loader.load_sweep_config(self._config, [*fixed, *chosen])
-        composed: DictConfig = self._known[groups].copy()
+            composed = self._loader.load_sweep_config(self._config, [*fixed, *chosen])
+            # Hydra's own node is the larger part, and every arm takes a copy.
+            self._known[groups] = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
+        own: DictConfig = self._known[groups].copy()
         for name, level in changes.items():
             if name not in _GROUPS:
-                _apply(composed, name, level)
-        return composed
+                _apply(own, name, level)
+        return own
 
     def _choice(self, group: str, level: Any) -> str:
         choices = self._loader.get_group_options(group)

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from omegaconf import DictConfig
-
     from ..matrix.plan import Plan
     from .experiment import Finished
 
@@ -29,7 +27,6 @@ class Session:
     cancel: threading.Event = field(default_factory=threading.Event)
     on_trial: Callable[[Mapping[str, Any]], None] | None = None
     on_start: Callable[[str], None] | None = None
-    config: DictConfig | None = None
     plan: Plan | None = None
     finished: Finished | None = None
 

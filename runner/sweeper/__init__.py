@@ -41,11 +41,9 @@ class OneAtATimeSweeper(Sweeper):
         """Plan, then run round by round; what came out is kept in the session."""
         current = session.current()
         request = parse_arguments(arguments)
-        loader = self.context.config_loader
-        current.config = loader.load_sweep_config(self.composed, list(request.fixed))
-        current.plan = build_plan(loader, self.composed, request)
+        config, current.plan = build_plan(self.context.config_loader, self.composed, request)
         if current.verb == "run":
-            current.finished = Experiment(current.config, current.plan, arguments).run(self._launch_round)
+            current.finished = Experiment(config, current.plan, arguments).run(self._launch_round)
 
     def _launch_round(self, overrides: list[str], index: int) -> None:
         for job in self.launcher.launch([overrides], initial_job_idx=index):

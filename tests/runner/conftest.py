@@ -33,7 +33,7 @@ def composed_plan() -> Callable[..., Plan]:
             loader = GlobalHydra.instance().config_loader()
             request = parse_arguments(words)
             config = loader.load_configuration("config", list(request.fixed), run_mode=RunMode.MULTIRUN)
-            return build_plan(loader, config, request)
+            return build_plan(loader, config, request)[1]
 
     return compose
 
