@@ -58,9 +58,9 @@ def test_bound_is_never_crossed_more_often_than_it_promises() -> None:
 
 def test_a_fixed_size_bound_looked_at_every_time_breaks_its_promise() -> None:
     rate, alive, crossed = 0.25, np.array([1.0]), 0.0
-    for runs in range(1, 61):
+    for runs in range(1, 41):
         alive = np.convolve(alive, [1 - rate, rate])
-        below = np.array([upper_bound(bad, runs).value < rate for bad in range(min(runs, 9) + 1)])
+        below = np.array([upper_bound(bad, runs).value < rate for bad in range(min(runs, 6) + 1)])
         crossed += alive[: len(below)][below].sum()
         alive[: len(below)][below] = 0
     assert crossed > 0.1

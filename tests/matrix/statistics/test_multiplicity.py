@@ -13,7 +13,7 @@ from isomatrix.matrix.statistics.multiplicity import e_bonferroni, e_holm, holm
 multipletests = pytest.importorskip("statsmodels.stats.multitest").multipletests
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12))
 def test_holm_equals_statsmodels(p_values: list[float]) -> None:
     assert holm(p_values) == pytest.approx(multipletests(p_values, method="holm")[1], abs=1e-12)
@@ -42,13 +42,13 @@ def slow_closure(e_values: list[float]) -> list[float]:
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=6))
 def test_closed_e_values_are_the_worst_mean_over_all_subsets(e_values: list[float]) -> None:
     assert e_holm(e_values) == pytest.approx(slow_closure(e_values), rel=1e-9, abs=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=12))
 def test_closure_loses_nothing_against_bonferroni(e_values: list[float]) -> None:
     for closed, plain in zip(e_holm(e_values), e_bonferroni(e_values), strict=True):

@@ -39,13 +39,10 @@ def test_runs_for_eighty_percent(rates: tuple[float, float]) -> None:
 
 def enumerated_power(rate: float, reference_rate: float, runs: int, alpha: float) -> float:
     """One-sided Fisher by SciPy's own distribution, table by table."""
-    total = 0.0
-    for reference_bad in range(runs + 1):
-        for bad in range(runs + 1):
-            if stats.hypergeom.sf(bad - 1, 2 * runs, bad + reference_bad, runs) <= alpha:
-                mass = stats.binom.pmf(bad, runs, rate)
-                total += float(mass * stats.binom.pmf(reference_bad, runs, reference_rate))
-    return total
+    bad, reference_bad = np.meshgrid(np.arange(runs + 1), np.arange(runs + 1), indexing="ij")
+    rejected = stats.hypergeom.sf(bad - 1, 2 * runs, bad + reference_bad, runs) <= alpha
+    mass = stats.binom.pmf(bad, runs, rate) * stats.binom.pmf(reference_bad, runs, reference_rate)
+    return float(mass[rejected].sum())
 
 
 def test_fisher_needs_fifty_runs_to_tell_a_fifth_from_none_at_half_a_percent() -> None:

@@ -95,7 +95,7 @@ def test_order_of_the_rows_has_no_influence(seed: int) -> None:
     assert decide(shuffled, baseline="base", rule=RULE) == decide(rows, baseline="base", rule=RULE)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_what_was_decided_live_is_recomputed_from_the_rows_alone(seed: int) -> None:
     rates = {"base": 0.05, "strong": 0.9, "weak": 0.3, "none": 0.0, "level": 0.05}
     rows, history = run_live(rates, RULE, seed)
