@@ -104,9 +104,7 @@ def closing_error(matrices: int, rounds: int, seed: int) -> None:
     naive = clopper_pearson_at_every_look(arms, min(rounds, 100), bound)
     print(f"| clean below {bound:g} | every rate {bound:g} | {error:.4f} | {naive:.4f} (100 looks) |")
     for low in (0.1, 0.4):
-        arms, baseline = outcomes(
-            generator, matrices, constant([low + margin] * ARMS, rounds), np.full(rounds, low)
-        )
+        arms, baseline = outcomes(generator, matrices, constant([low + margin] * ARMS, rounds), np.full(rounds, low))
         error = ever(run_matrices(arms, baseline, rule).kind, Kind.EQUIVALENT, slice(None))
         print(f"| equivalent within {margin:g} | {low + margin:g} against {low:g} | {error:.4f} | |")
 
@@ -140,9 +138,7 @@ def runs_to_decide(matrices: int, rounds: int, seed: int) -> None:
 
 def main() -> None:
     """Run all three tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--matrices", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--seed", type=int, default=20260930)

@@ -119,9 +119,7 @@ def read_counts(text: str) -> list[ArmCounts]:
             )
         row = _row(line, dict(zip(header, (cell.strip() for cell in cells), strict=True)))
         if row.arm in lines:
-            raise CountsError(
-                f"line {line}, column 'arm': {row.arm!r} stands in line {lines[row.arm]} already"
-            )
+            raise CountsError(f"line {line}, column 'arm': {row.arm!r} stands in line {lines[row.arm]} already")
         lines[row.arm] = line
         rows.append(row)
     if not rows:
@@ -140,9 +138,7 @@ def _row(line: int, cells: dict[str, str]) -> ArmCounts:
     if counts["runs"] == 0:
         raise CountsError(f"line {line}, column 'runs': no runs, so there is no rate; leave the arm out")
     if counts["bad"] > counts["runs"]:
-        raise CountsError(
-            f"line {line}, column 'bad': {counts['bad']} bad of {counts['runs']} runs is impossible"
-        )
+        raise CountsError(f"line {line}, column 'bad': {counts['bad']} bad of {counts['runs']} runs is impossible")
     return ArmCounts(cells["arm"], counts["bad"], counts["runs"])
 
 
@@ -212,9 +208,7 @@ def _contrast(
     fisher_test = fisher(*table)
     needed = None if differs else runs_for_power(*rates, alpha=step)
     difference = difference_interval(*table, 1 - alpha)
-    against = " against ".join(
-        f"{_quoted(row.arm)} {counts_words(row.bad, row.runs)}" for row in (arm, other)
-    )
+    against = " against ".join(f"{_quoted(row.arm)} {counts_words(row.bad, row.runs)}" for row in (arm, other))
     if differs:
         ends = f"difference {_points(difference.low)} to {_points(difference.high)} points of rate"
         where = difference_words(*rates, _quoted(other.arm))
