@@ -81,7 +81,7 @@ _RECIPES = {
     "tiny": _Recipe(".gguf", "2185866789e0d69c6d334667953b4e320af8abbf1d24107bb52a65194c5c12f9", _text),
     "tiny_f32": _Recipe(".gguf", "f1e611836b5140fc21ef36887ab08e3d0d33166dd16d8e5b8431920ba4c12913", _text_f32),
     "tiny_q8_0": _Recipe(".gguf", "97f2443128a061f7ac52752046a8851fbc84b4621a6cd6361dd1b3947a3162cd", _text_q8_0),
-    "tiny_moe": _Recipe(".gguf", "5280895ee10615071e0ccf3095b49b5147395ff291c1f2d0c013e9c9fceb98e0", _experts),
+    "tiny_moe": _Recipe(".gguf", "14d23756f94de83db1024256a4b857c0225fa9c959d33a0b3e44054a319d2b3a", _experts),
     "tiny_projector": _Recipe(".gguf", "b08e34f8e07ecbe1d9edb4d2e1c7528a578c24b602a184a08bbc1ca55cd0bf19", _projector),
     "tiny_audio": _Recipe(".wav", "1e46319ba102a474418a8287818bd396b2c413c89aafa0136267e83adc48a621", _audio),
 }
