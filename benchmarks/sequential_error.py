@@ -103,9 +103,8 @@ def closing_error(matrices: int, rounds: int, seed: int) -> None:
     arms, baseline = outcomes(generator, matrices, constant([bound] * ARMS, rounds), np.full(rounds, bound / 2))
     error = ever(run_matrices(arms, baseline, rule).kind, Kind.CLEAN_BELOW_BOUND, slice(None))
     naive = clopper_pearson_at_every_look(arms, min(rounds, 100), bound)
-    print(
-        f"| clean below {bound:g} | every arm {bound:g}, baseline {bound / 2:g} | {error:.4f} | {naive:.4f} (100 looks) |"
-    )
+    truth = f"every arm {bound:g}, baseline {bound / 2:g}"
+    print(f"| clean below {bound:g} | {truth} | {error:.4f} | {naive:.4f} (100 looks) |")
     for low in (0.0, 0.1, 0.4):
         arms, baseline = outcomes(generator, matrices, constant([low + margin] * ARMS, rounds), np.full(rounds, low))
         error = ever(run_matrices(arms, baseline, rule).kind, Kind.EQUIVALENT, slice(None))
