@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from .answer import Answer, Array, TopK
 from .thresholds import Thresholds
 
-__all__ = ["Flip", "explain_flip", "logit_differences", "top_gap"]
+__all__ = ["Flip", "explain_flip", "logit_differences", "logit_spread", "top_gap"]
 
 
 def logit_differences(reference: Answer, trial: Answer, positions: int) -> Array | None:
@@ -72,6 +74,21 @@ def _beyond(here: TopK, there: TopK, matched: Array) -> Array:
     return np.maximum(excess, 0.0)
 
 
+@lru_cache(maxsize=32)
+def logit_spread(reference: Answer) -> float:
+    """The scale of an answer's logits: the median distance from the first to the last of its top-k.
+
+    0 where it cannot be known. Noise that is a good part of it reorders everything.
+    """
+    if reference.top is None or reference.top.logits.size == 0:
+        return 0.0
+    logits = reference.top.logits.astype(np.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # rows of NaN only
+        spread = float(np.nanmedian(np.nanmax(logits, axis=1) - np.nanmin(logits, axis=1)))
+    return spread if np.isfinite(spread) else 0.0
+
+
 def _logit_of(top: TopK, position: int, token: int) -> float | None:
     found = np.flatnonzero(top.ids[position] == token)
     return float(top.logits[position, found[0]]) if len(found) else None
@@ -106,10 +123,11 @@ def _is_largest(answer: Answer, position: int) -> bool | None:
 
 @dataclass(frozen=True)
 class Flip:
-    """Whether noise explains the first differing token, and why."""
+    """Whether noise explains the first differing token, and why; `sure` where its size alone is benign."""
 
     explained: bool
     reason: str
+    sure: bool = True
 
 
 def explain_flip(
@@ -126,7 +144,8 @@ def explain_flip(
 
     For greedy sampling a flip always needs a gap of at most twice the difference of the two logits rows, so
     that test alone proves little at the position itself. What decides is the size of the difference: benign,
-    corrupt, or in between; there it must also be of the size seen before the flip.
+    corrupt (a good part of the spread of the top logits), or in between; there it must also be of the size
+    seen before the flip.
     """
     sampler = _sampler_fault(reference, trial, position, greedy)
     if sampler is not None:
@@ -134,9 +153,9 @@ def explain_flip(
     if differences is None or len(differences) == 0:
         return Flip(False, "no logits to measure noise with, so noise excuses nothing")
     noise = float(differences.max())
-    if noise >= thresholds.corrupt_logit:
-        limit = thresholds.corrupt_logit
-        return Flip(False, f"logits differ by {noise:.3g}, and from {limit:g} on no margin is an excuse")
+    limit = thresholds.corrupt(logit_spread(reference))
+    if noise >= limit:
+        return Flip(False, f"logits differ by {noise:.3g}, and from {limit:.3g} on no margin is an excuse")
     token = int(trial.token_ids[position]) if position < len(trial.token_ids) else None
     gap = top_gap(reference, position, token)
     if gap is None:
@@ -166,8 +185,9 @@ def _by_size(differences: Array, noise: float, gap: float, benign: float, thresh
     if noise <= benign:
         return Flip(True, f"{within}, and noise up to {benign:g} is benign")
     if len(differences) == 1:
-        return Flip(True, f"{within}; above benign ({benign:g}), and nothing before it to compare with")
+        reason = f"{within}; above benign ({benign:g}), and nothing before it to compare with"
+        return Flip(True, reason, sure=False)
     before, last = float(differences[:-1].max()), float(differences[-1])
     if last <= thresholds.jump_factor * max(before, benign):
-        return Flip(True, f"{within}, which is of the size seen before ({before:.3g})")
+        return Flip(True, f"{within}, which is of the size seen before ({before:.3g})", sure=False)
     return Flip(False, f"noise jumps to {last:.3g} there, from {before:.3g} before")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -20,7 +20,7 @@ import numpy as np
 from .answer import Answer
 from .thresholds import Thresholds
 
-__all__ = ["Sign", "TextSigns", "broken", "compare_signs", "observe", "observe_answer", "observe_reference"]
+__all__ = ["LOOPS", "Sign", "TextSigns", "broken", "compare_signs", "observe", "observe_answer", "observe_reference"]
 
 _SPECIAL = re.compile(
     r"<\|[^|<>\s]{1,40}\|>|</?(?:s|pad|unk|bos|eos|mask|unused_?\d*|extra_id_\d+|reserved_\d+"
@@ -172,7 +172,11 @@ def compare_signs(trial: TextSigns, reference: TextSigns, thresholds: Thresholds
     return tuple(sign for sign in found if sign is not None)
 
 
-def broken(signs: Sequence[Sign]) -> bool:
+LOOPS = frozenset({"token_run", "character_run", "doubled_words", "empty_text", "ended_at_once"})
+"""Signs that a model can show by itself once it has taken another way; they prove little after a benign flip."""
+
+
+def broken(signs: Iterable[Sign]) -> bool:
     """Whether the signs are enough to call the text garbage: one strong sign."""
     return any(sign.strong for sign in signs)
 

@@ -22,9 +22,8 @@ class ThresholdError(ValueError):
 class Thresholds:
     """Limits of the judges. Logit differences are in logits, shares run from 0 to 1.
 
-    The logit defaults come from 36 benign pairs on tiny random models (threads, ubatch, flash attention,
-    K cache f16/bf16/q8_0: at most 0.02; K cache q4_0: at most 0.2) and from arms known to be corrupt (0.5 or
-    more, or NaN). Models with quantised weights can be noisier between devices: raise them there.
+    Where the logit defaults come from is in docs/verdicts.md: benign pairs and known faults, measured on tiny
+    random models and on Gemma 3 270M.
     """
 
     margin_factor: float = 2.0
@@ -36,7 +35,9 @@ class Thresholds:
     benign_logit_coarse_cache: float = 0.2
     """The same where the K or V cache is a 4-bit type, in the trial or in the reference."""
     corrupt_logit: float = 0.5
-    """Noise from here on excuses nothing, however small the margin."""
+    """Noise from here on excuses nothing, however small the margin; or from `corrupt_share` on, if larger."""
+    corrupt_share: float = 0.5
+    """The same as a share of the reference's spread: the median distance of its first and last top-k logit."""
     jump_factor: float = 4.0
     """Between benign and corrupt, noise at the flip may be this many times the noise before it."""
     run_tokens: float = 8
@@ -61,15 +62,17 @@ class Thresholds:
             if not number or math.isnan(value) or value < 0:
                 raise ThresholdError(f"thresholds.{name}: {value!r} is not a number of at least 0")
         for name in ("benign_logit", "benign_logit_coarse_cache"):
-            if getattr(self, name) > self.corrupt_logit:
-                value = getattr(self, name)
-                raise ThresholdError(
-                    f"thresholds.{name}: {value:g} is above corrupt_logit ({self.corrupt_logit:g})"
-                )
+            low, high = getattr(self, name), self.corrupt_logit
+            if low > high:
+                raise ThresholdError(f"thresholds.{name}: {low:g} is above corrupt_logit ({high:g})")
 
     def benign(self, coarse_cache: bool) -> float:
         """Largest logit difference that is benign."""
         return self.benign_logit_coarse_cache if coarse_cache else self.benign_logit
+
+    def corrupt(self, spread: float) -> float:
+        """Smallest logit difference that no margin excuses, for a reference whose top-k logits spread so far."""
+        return max(self.corrupt_logit, self.corrupt_share * spread)
 
     def as_json(self) -> str:
         """All thresholds as one line of JSON, keys sorted."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from .answer import Answer, Array, answers_of_row, requests_differ
 from .log_markers import MarkerHit, faults, notable_markers
-from .noise import explain_flip, logit_differences
+from .noise import Flip, explain_flip, logit_differences, logit_spread
 from .outcome import CORRUPT, SEVERITY, Outcome, Verdict
 from .reference import (
     Agreement,
@@ -32,7 +32,7 @@ from .reference import (
     find_reference,
 )
 from .schema import VERDICT_COLUMNS
-from .text_signs import Sign, broken, compare_signs, observe_answer, observe_reference
+from .text_signs import LOOPS, Sign, broken, compare_signs, observe_answer, observe_reference
 from .thresholds import Thresholds
 from .trials import Trials, trials_of
 
@@ -177,9 +177,9 @@ def _same_ids(
         what = f"the same {count} token ids; digests were not recorded"
     else:
         what = f"the same {count} token ids, other logits from position {position} on"
-    if noise is not None and noise >= thresholds.corrupt_logit:
-        limit = thresholds.corrupt_logit
-        size += f", which reaches the corrupt limit ({limit:g}): equal tokens may hide a fault"
+    limit = thresholds.corrupt(logit_spread(reference))
+    if noise is not None and noise >= limit:
+        size += f", which reaches the corrupt limit ({limit:.3g}): equal tokens may hide a fault"
     return RequestJudgement(Verdict.DRIFT, what + size + note, None, position, noise)
 
 
@@ -214,15 +214,22 @@ def _other_ids(
         coarse_cache=situation.coarse_cache,
         thresholds=thresholds,
     )
-    if flip.explained:
-        return RequestJudgement(Verdict.DRIFT, where + flip.reason, position, digest_position, noise, margin)
     signs = compare_signs(observe_answer(trial, since=position), observe_reference(reference), thresholds)
-    verdict = Verdict.GARBAGE if broken(signs) else Verdict.DIVERGENT
-    shown = "".join(f"; {sign.sentence}" for sign in signs if sign.strong)
-    cells = trial.kv_cells_before
-    left = f"; {cells} KV cells were in use before the request" if cells else ""
-    reason = where + flip.reason + shown + left
+    verdict = _by_text(flip, signs)
+    reason = where + flip.reason
+    if verdict is not Verdict.DRIFT:
+        reason += "".join(f"; {sign.sentence}" for sign in signs if sign.strong)
+        if trial.kv_cells_before:
+            reason += f"; {trial.kv_cells_before} KV cells were in use before the request"
     return RequestJudgement(verdict, reason, position, digest_position, noise, margin, signs)
+
+
+def _by_text(flip: Flip, signs: Sequence[Sign]) -> Verdict:
+    """What the text says about a flip. After a benign flip any model may loop, but none writes mojibake."""
+    if flip.explained:
+        impossible = not flip.sure and broken(sign for sign in signs if sign.name not in LOOPS)
+        return Verdict.GARBAGE if impossible else Verdict.DRIFT
+    return Verdict.GARBAGE if broken(signs) else Verdict.DIVERGENT
 
 
 def worst(judgements: Sequence[RequestJudgement]) -> int:

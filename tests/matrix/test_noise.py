@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from isomatrix.matrix.answer import Answer, answers_of_row
-from isomatrix.matrix.noise import explain_flip, logit_differences, top_gap
+from isomatrix.matrix.noise import explain_flip, logit_differences, logit_spread, top_gap
 from isomatrix.matrix.thresholds import Thresholds
 
 DEFAULTS = Thresholds()
@@ -68,11 +68,11 @@ def test_lists_of_different_lengths_are_compared(build: Any) -> None:
 def test_the_gap_to_a_third_token_is_larger_than_the_margin(build: Any) -> None:
     reference = answer(build, [1], gaps=0.001)
     assert top_gap(reference, 0, 501) == pytest.approx(0.001, abs=1e-5)
-    assert top_gap(reference, 0, 900) == pytest.approx(5.0)
+    assert top_gap(reference, 0, 900) == pytest.approx(2.1)
 
 
 def test_the_gap_to_an_unlisted_token_is_that_to_the_last_entry(build: Any) -> None:
-    assert top_gap(answer(build, [1]), 0, 77) == pytest.approx(6.0)
+    assert top_gap(answer(build, [1]), 0, 77) == pytest.approx(2.2)
 
 
 def test_a_near_tie_that_flips_within_benign_noise_is_explained(build: Any) -> None:
@@ -91,10 +91,17 @@ def test_a_near_tie_at_the_first_position_is_explained_by_its_own_logits(build: 
 
 def test_huge_noise_excuses_nothing_although_it_exceeds_the_margin(build: Any) -> None:
     reference = answer(build, [3], gaps=0.004)
-    trial = answer(build, [503], tops={0: [(503, 11.0), (3, 10.0), *build.low]})
+    trial = answer(build, [503], tops={0: [(503, 12.0), (3, 10.0), *build.low]})
     found = flip(reference, trial, 0)
     assert not found.explained
-    assert "0.5" in found.reason
+    assert "1.1" in found.reason
+
+
+def test_the_corrupt_limit_follows_the_spread_of_the_logits(build: Any) -> None:
+    wide = answer(build, [1], tops={0: [(1, 20.0), (2, 14.0)]})
+    assert logit_spread(wide) == pytest.approx(6.0)
+    assert DEFAULTS.corrupt(logit_spread(wide)) == pytest.approx(3.0)
+    assert DEFAULTS.corrupt(0.0) == 0.5
 
 
 def test_a_jump_at_the_flip_is_not_explained_by_a_quiet_prefix(build: Any) -> None:

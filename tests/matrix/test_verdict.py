@@ -52,7 +52,7 @@ def test_the_same_ids_with_other_digests_are_drift_with_their_size(build: Any) -
 
 
 def test_the_same_ids_with_hugely_other_logits_say_so(build: Any) -> None:
-    judgement = judged(build, build.request(IDS, shift=1.0))
+    judgement = judged(build, build.request(IDS, shift=1.5))
     assert judgement.verdict is Verdict.DRIFT
     assert "corrupt limit" in judgement.verdict_reason
 
@@ -107,6 +107,17 @@ def test_a_looping_reference_makes_a_loop_no_garbage(build: Any) -> None:
     reference = consensus(rows, "baseline").reference
     judgement = judged(build, build.request([6] * 20, text="cd" * 20), reference)
     assert judgement.verdict is Verdict.DIVERGENT
+
+
+def test_a_loop_after_a_flip_within_noise_is_drift_but_mojibake_is_not(build: Any) -> None:
+    reference = reference_of(build, gaps=[0.1] + [2.0] * 19, text=TEXT)
+    flipped = [IDS[0] + 500, *[5] * 19]
+    tops = {0: [(IDS[0] + 500, 10.05), (IDS[0], 10.0), *build.low]}
+    loop = judged(build, build.request(flipped, tops=tops, text="ha " * 20), reference)
+    assert loop.verdict is Verdict.DRIFT
+    assert loop.text_signs is not None
+    mojibake = judged(build, build.request(flipped, tops=tops, text="\ufffd" * 20), reference)
+    assert mojibake.verdict is Verdict.GARBAGE
 
 
 def test_new_nan_is_divergent_with_the_same_ids_and_garbage_with_others(build: Any) -> None:
@@ -195,7 +206,7 @@ def test_a_drawn_token_is_judged_by_its_logits_and_not_by_its_margin(build: Any)
     tops = {7: [(IDS[7], 10.0), (IDS[7] + 500, 8.001), *build.low]}
     near = build.request(ids, shift=0.001, tops=tops, text=TEXT)
     assert judged(build, near, reference, settings=drawn).verdict is Verdict.DRIFT
-    far = build.request(ids, shift=0.9, tops=tops, text=TEXT)
+    far = build.request(ids, shift=1.9, tops=tops, text=TEXT)
     assert judged(build, far, reference, settings=drawn).verdict is Verdict.DIVERGENT
 
 
@@ -227,7 +238,7 @@ def request_lists(draw: st.DrawFn, build: Any) -> list[dict[str, Any]]:
         ids = draw(st.lists(st.integers(1, 4), min_size=0, max_size=5))
         kwargs: dict[str, Any] = {
             "gaps": draw(st.sampled_from([0.0, 0.001, 0.1, 2.0])),
-            "shift": draw(st.sampled_from([0.0, 0.0, 0.001, 0.05, 0.3, 1.0])),
+            "shift": draw(st.sampled_from([0.0, 0.0, 0.001, 0.05, 0.3, 1.5])),
             "stop_reason": draw(st.sampled_from(["eos", "max_tokens", "context_full", None])),
         }
         if draw(st.booleans()):
@@ -277,9 +288,7 @@ def test_judging_is_total_and_repeats(build: Any, data: st.DataObject, choice: A
 
 @quick
 @given(data=st.data(), choice=choices, seed=st.integers(0, 99))
-def test_judging_does_not_depend_on_the_order_of_rows(
-    build: Any, data: st.DataObject, choice: Any, seed: int
-) -> None:
+def test_judging_does_not_depend_on_the_order_of_rows(build: Any, data: st.DataObject, choice: Any, seed: int) -> None:
     rows = data.draw(row_lists(build))
     by_id = {row["trial_id"]: judged for row, judged in zip(rows, judge_rows(rows, "baseline", choice), strict=True)}
     random.Random(seed).shuffle(rows)
