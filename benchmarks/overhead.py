@@ -11,6 +11,7 @@ Hydra's cost per round in it; the median has not, because most trials do not beg
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import subprocess
@@ -122,7 +123,7 @@ def hydra_basic(folder: Path, trials: int) -> list[float]:
 
 
 def report(times: dict[str, list[float]], trials: int) -> None:
-    costs = {name: [1000 * (b - a) for a, b in zip(t, t[1:], strict=False)] for name, t in times.items()}
+    costs = {name: [1000 * (b - a) for a, b in itertools.pairwise(t)] for name, t in times.items()}
     shell = costs["shell loop, before"] + costs["shell loop, after"]
     print(f"{trials} trials each, ms from one start to the next\n")
     print(f"{'':22}{'median':>9}{'mean':>9}{'added, median':>15}{'added, mean':>13}{'ratio of means':>16}")

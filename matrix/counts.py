@@ -143,9 +143,7 @@ def _verdicts(trials: Trials) -> list[Verdict]:
     verdicts = []
     for index, value in enumerate(trials.values("verdict")):
         if value is None:
-            raise ValueError(
-                f"verdict: trial {trials.value(index, 'trial_id')} has none; judge the rows first"
-            )
+            raise ValueError(f"verdict: trial {trials.value(index, 'trial_id')} has none; judge the rows first")
         verdicts.append(Verdict(value))
     return verdicts
 

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Literal
 
-import hydra
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
+
+import hydra
 
 from . import session
 from .errors import ExitCode, UserError

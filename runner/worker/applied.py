@@ -12,9 +12,7 @@ from .spec import Spec
 __all__ = ["DEFAULT_MAX_TOKENS", "applied_settings"]
 
 DEFAULT_MAX_TOKENS = 32
-OFFLOADING = frozenset(
-    {"n_gpu_layers", "split_mode", "main_gpu", "tensor_split", "offload_kqv", "op_offload"}
-)
+OFFLOADING = frozenset({"n_gpu_layers", "split_mode", "main_gpu", "tensor_split", "offload_kqv", "op_offload"})
 """Settings that reach nothing on a machine, or a build, whose only device is the CPU."""
 
 _PROJECTOR = frozenset({"projector_device", "projector_warmup"})

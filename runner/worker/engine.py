@@ -234,9 +234,7 @@ class Engine:
         self._set_warmup(True)
         code = self.decode(tokens, 0, want_logits=True)
         if code != 0:
-            raise self.library.failure(
-                "warmup", f"llama_decode returned {code} in the warm-up", "backend_error"
-            )
+            raise self.library.failure("warmup", f"llama_decode returned {code} in the warm-up", "backend_error")
         self.clear_memory()
         self.library.first("llama_synchronize")(self.context)
         self._set_warmup(False)

@@ -63,6 +63,4 @@ def snapshot(names: Iterable[str]) -> dict[str, str]:
 def differences(before: dict[str, str], after: dict[str, str]) -> dict[str, list[str | None]]:
     """Variables that differ, as `{name: [before, after]}`; null stands for not set."""
     names = sorted(set(before) | set(after))
-    return {
-        name: [before.get(name), after.get(name)] for name in names if before.get(name) != after.get(name)
-    }
+    return {name: [before.get(name), after.get(name)] for name in names if before.get(name) != after.get(name)}

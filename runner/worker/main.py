@@ -144,9 +144,7 @@ def main(words: list[str], started: float) -> int:
     no_core_dumps()
     if arguments.watch_stdin:
         watch_stdin()
-    if (
-        arguments.descriptor > 2
-    ):  # what the library starts must not keep the runner waiting for the pipe's end
+    if arguments.descriptor > 2:  # what the library starts must not keep the runner waiting for the pipe's end
         os.set_inheritable(arguments.descriptor, False)
     channel = Channel(arguments.descriptor, started)
     channel.send("started", pid=os.getpid(), python=sys.version.split()[0], worker_version=WORKER_VERSION)
@@ -157,9 +155,7 @@ def main(words: list[str], started: float) -> int:
         channel.send("error", kind=failure.kind, message=failure.message, where=failure.where)
         status = EXIT_VALUES[failure.kind]
     except MemoryError:
-        channel.send(
-            "error", kind="out_of_memory", message="Python could not allocate memory", where="worker"
-        )
+        channel.send("error", kind="out_of_memory", message="Python could not allocate memory", where="worker")
         status = EXIT_VALUES["out_of_memory"]
     # the answer is complete: destructors of drivers that hang or crash at exit say nothing about this trial
     os._exit(status)

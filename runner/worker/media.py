@@ -51,9 +51,7 @@ class Projector:
         try:
             self._api: Any = importlib.import_module("llama_cpp.mtmd_cpp")
         except (ImportError, OSError, RuntimeError) as error:
-            message = (
-                f"probe.kind: llama-cpp-python {library.version} has no multimodal library (mtmd): {error}"
-            )
+            message = f"probe.kind: llama-cpp-python {library.version} has no multimodal library (mtmd): {error}"
             raise WorkerFailure("refused", "probe.kind", message) from error
         self._route_log()
         self._block: Block = projector_block(library, self._api.mtmd_context_params_default(), settings)
@@ -85,9 +83,7 @@ class Projector:
         path = model.mmproj or ""
         self.context = self._api.mtmd_init_from_file(os.fsencode(path), engine.model, self._block.block)
         if not self.context:
-            raise self._library.failure(
-                "model.mmproj", f"model.mmproj: {path} cannot be loaded for this model"
-            )
+            raise self._library.failure("model.mmproj", f"model.mmproj: {path} cannot be loaded for this model")
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
         embeddings = ctypes.POINTER(ctypes.c_float)
         self._encode = self._needed("mtmd_encode_chunk", ctypes.c_int32, pointer, pointer)
@@ -190,9 +186,7 @@ class Projector:
         marker = self._marker()
         encoded = probe.prompt.encode()
         if encoded.count(marker) > 1:
-            raise bad_input(
-                "probe.prompt", f"has more than one {marker.decode()}, but there is one media file"
-            )
+            raise bad_input("probe.prompt", f"has more than one {marker.decode()}, but there is one media file")
         if marker not in encoded:
             encoded = marker + encoded
         text = self._api.mtmd_input_text()
@@ -209,15 +203,11 @@ class Projector:
 
     def _evaluate_chunks(self, engine: Engine, chunks: Any, progress: Progress) -> Evaluated:
         api = self._api
-        pieces = [
-            api.mtmd_input_chunks_get(chunks, index) for index in range(api.mtmd_input_chunks_size(chunks))
-        ]
+        pieces = [api.mtmd_input_chunks_get(chunks, index) for index in range(api.mtmd_input_chunks_size(chunks))]
         n_cells = int(self._n_cells(chunks))
         check_fits(engine, n_cells)
         if api.mtmd_input_chunk_get_type(pieces[-1]) != _TEXT_CHUNK:
-            raise bad_input(
-                "probe.prompt", "must go on after the media; without text there is nothing to answer"
-            )
+            raise bad_input("probe.prompt", "must go on after the media; without text there is nothing to answer")
         progress.report(0)
         position = 0
         outputs: list[bytes] = []

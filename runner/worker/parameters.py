@@ -116,9 +116,7 @@ class Block:
                 continue
             spelling = self._spelling(field)
             if spelling is None:
-                raise self._library.refusal(
-                    field.setting, "has no such setting; leave it unset or use another build"
-                )
+                raise self._library.refusal(field.setting, "has no such setting; leave it unset or use another build")
             name, codec = spelling
             code = codec.encode(value)
             if code is None:
@@ -147,9 +145,7 @@ class ModelBlock(Block):
             return
         most = int(self._library.first("llama_max_devices")())
         if len(shares) > most:
-            raise self._library.refusal(
-                "tensor_split", f"splits over at most {most} devices, not {len(shares)}"
-            )
+            raise self._library.refusal("tensor_split", f"splits over at most {most} devices, not {len(shares)}")
         self._shares = (ctypes.c_float * max(most, 1))(*shares)
         self.block.tensor_split = ctypes.cast(self._shares, ctypes.POINTER(ctypes.c_float))
         self._n_shares = len(shares)

@@ -106,13 +106,9 @@ def _section(document: Mapping[str, Any], name: str, kinds: Mapping[str, tuple[t
         raise bad_input(name, f"must be an object, not {values!r}")
     for key, value in values.items():
         if key not in kinds:
-            raise bad_input(
-                f"{name}.{key}", f"no such name in a spec of version {SPEC_VERSION}{_near(key, kinds)}"
-            )
+            raise bad_input(f"{name}.{key}", f"no such name in a spec of version {SPEC_VERSION}{_near(key, kinds)}")
         takes_bool = bool in kinds[key]
-        if value is not None and (
-            not isinstance(value, kinds[key]) or (isinstance(value, bool) and not takes_bool)
-        ):
+        if value is not None and (not isinstance(value, kinds[key]) or (isinstance(value, bool) and not takes_bool)):
             wanted = " or ".join(kind.__name__ for kind in kinds[key])
             raise bad_input(f"{name}.{key}", f"{value!r} is not of type {wanted}")
     return {key: values.get(key) for key in kinds}
@@ -129,9 +125,7 @@ def _model(document: Mapping[str, Any]) -> Model:
 
 
 def _probe(document: Mapping[str, Any], mmproj: str | None) -> Probe:
-    given = {
-        key: value for key, value in _section(document, "probe", _PROBE_KINDS).items() if value is not None
-    }
+    given = {key: value for key, value in _section(document, "probe", _PROBE_KINDS).items() if value is not None}
     defaults = {"prompt": "", "media": None, "requests": 1, "top_k_recorded": 10}
     probe = Probe(**{**defaults, "kind": "", "add_special": True, "ignore_eos": False, **given})
     if probe.kind not in PROBES:
@@ -158,9 +152,7 @@ def _probe(document: Mapping[str, Any], mmproj: str | None) -> Probe:
 def _settings(document: Mapping[str, Any]) -> dict[str, Any]:
     values = _section(document, "settings", SETTING_KINDS)
     if values["process"] not in (None, *PROCESS_MODELS):
-        raise bad_input(
-            "settings.process", f"{values['process']!r} is not one of {', '.join(PROCESS_MODELS)}"
-        )
+        raise bad_input("settings.process", f"{values['process']!r} is not one of {', '.join(PROCESS_MODELS)}")
     if isinstance(values["flash_attn"], bool):
         values["flash_attn"] = "on" if values["flash_attn"] else "off"
     values["env"] = values["env"] or {}
@@ -181,9 +173,7 @@ def read_spec(path: str) -> Spec:
         raise bad_input("spec_version", f"this worker reads version {SPEC_VERSION}, not {found!r}")
     for name in document:
         if name not in _SECTIONS:
-            raise bad_input(
-                name, f"no such section in a spec of version {SPEC_VERSION}{_near(name, _SECTIONS)}"
-            )
+            raise bad_input(name, f"no such section in a spec of version {SPEC_VERSION}{_near(name, _SECTIONS)}")
     settings = _settings(document)
     model = _model(document)
     return Spec(model, settings, _probe(document, model.mmproj))

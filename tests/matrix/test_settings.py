@@ -7,9 +7,7 @@ from isomatrix.matrix.settings import Scope, SettingError, Settings, setting_tab
 
 
 def test_an_unset_setting_stays_unset():
-    assert all(
-        value is None for name, value in settings_from_mapping({}).as_mapping().items() if name != "env"
-    )
+    assert all(value is None for name, value in settings_from_mapping({}).as_mapping().items() if name != "env")
 
 
 @pytest.mark.parametrize(("given", "canonical"), [(True, "on"), (False, "off"), ("auto", "auto"), ("on", "on")])

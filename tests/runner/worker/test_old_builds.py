@@ -30,9 +30,7 @@ def test_a_text_trial_runs_and_repeats_bit_for_bit(bench: Any, plain: Any) -> No
 
 
 @pytest.mark.parametrize("settings", [{"op_offload": True}, {"swa_full": True}, {"kv_unified": True}])
-def test_a_setting_that_the_build_lacks_is_refused_with_its_version(
-    bench: Any, settings: dict[str, Any]
-) -> None:
+def test_a_setting_that_the_build_lacks_is_refused_with_its_version(bench: Any, settings: dict[str, Any]) -> None:
     answer = bench.run(bench.text(**settings), python=(PYTHON,))
     (name,) = settings
     error = answer.the("error")

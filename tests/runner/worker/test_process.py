@@ -102,9 +102,7 @@ def test_the_folder_runs_from_anywhere(bench: Any, plain: Any) -> None:
 
 def test_a_small_trial_loads_neither_numpy_nor_the_high_level_class(bench: Any) -> None:
     log = bench.run(bench.text(), python=(sys.executable, "-X", "importtime")).log
-    imported = {
-        line.rsplit("|", 1)[-1].strip() for line in log.splitlines() if line.startswith("import time:")
-    }
+    imported = {line.rsplit("|", 1)[-1].strip() for line in log.splitlines() if line.startswith("import time:")}
     assert "llama_cpp._ctypes_extensions" in imported
     assert not imported & {"numpy", "jinja2", "llama_cpp.llama", "isomatrix.matrix.settings"}
 
@@ -136,8 +134,6 @@ def test_a_binding_that_needs_its_whole_package_is_imported_whole(bench: Any, pl
 
 
 def test_a_wrong_command_line_is_told_on_stderr() -> None:
-    done = subprocess.run(
-        [sys.executable, str(WORKER), "spec.json"], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, str(WORKER), "spec.json"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("usage:")
