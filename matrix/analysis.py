@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from .arm import Arm
 from .counts import ArmLabel, count_arms
-from .effect import equivalent_arms
+from .effect import agreeing_arms, clamped_settings, equivalent_arms
 from .outcome import Verdict
 from .plan import Plan
 from .reference import ReferenceChoice, find_reference
@@ -21,6 +21,7 @@ from .statistics.sequential import Decision, Kind, decide
 from .statistics.words import e_words, p_words, percent
 from .table import Table, arms_table
 from .thresholds import Thresholds
+from .trials import trials_of
 from .verdict import judge_table
 
 __all__ = ["Analysis", "analyse", "decisions_of", "reference_choice"]
@@ -42,6 +43,8 @@ class Analysis:
     decisions: Mapping[str, Decision]
     reference: str
     equivalent: tuple[tuple[str, ...], ...]
+    agreeing: tuple[tuple[str, ...], ...]
+    baseline_clamped: tuple[str, ...]
 
     @property
     def open_arms(self) -> frozenset[str]:
@@ -92,6 +95,7 @@ class Analysis:
 
     def _notes(self) -> list[str]:
         notes = [f"Reference: {self.reference}."]
+        notes += [f"The baseline is not what was asked: {words}." for words in self.baseline_clamped]
         rows = self.arms.to_pylist()
         inert = [row["arm"] for row in rows if row["effect"] == "inert"]
         if inert:
@@ -104,6 +108,11 @@ class Analysis:
         ]
         notes += [
             f"Equivalent (equal digests, other than the baseline's): {', '.join(group)}." for group in self.equivalent
+        ]
+        notes += [
+            f"Equal token ids, other than the baseline's: {', '.join(group)}."
+            for group in self.agreeing
+            if group not in self.equivalent
         ]
         notes += [_unstable(row) for row in rows if (row["n_distinct_digests"] or 0) > 1]
         arms_by_reason: dict[str, list[str]] = defaultdict(list)
@@ -152,6 +161,7 @@ def analyse(
     baseline = plan.baseline.name
     choice = reference_choice(plan)
     judged = judge_table(trials, baseline, choice, thresholds)
+    rows = trials_of(judged)
     labels = [ArmLabel(arm.name, arm.axis, arm.level, arm.changes_text) for arm in plan.arms]
     return Analysis(
         plan=plan,
@@ -159,7 +169,9 @@ def analyse(
         arms=count_arms(judged, labels, baseline),
         decisions=decisions_of(plan, judged, wall_s=wall_s),
         reference=find_reference(judged, baseline, choice).reason,
-        equivalent=tuple(equivalent_arms(judged, baseline)),
+        equivalent=tuple(equivalent_arms(rows, baseline)),
+        agreeing=tuple(agreeing_arms(rows, baseline)),
+        baseline_clamped=tuple(clamped_settings(rows, baseline)),
     )
 
 

@@ -18,7 +18,17 @@ from .evidence import Applied, TrialFacts, trial_facts
 from .outcome import Outcome
 from .trials import Trials, trials_of
 
-__all__ = ["CONTRADICTED", "INERT", "PROVEN", "UNKNOWN", "Effect", "arm_effects", "equivalent_arms"]
+__all__ = [
+    "CONTRADICTED",
+    "INERT",
+    "PROVEN",
+    "UNKNOWN",
+    "Effect",
+    "agreeing_arms",
+    "arm_effects",
+    "clamped_settings",
+    "equivalent_arms",
+]
 
 PROVEN = "proven"
 INERT = "inert"
@@ -104,8 +114,8 @@ def _view(trials: Trials, arm: str, outcomes: Sequence[Outcome], indexes: Sequen
 def arm_effects(source: pa.Table | Sequence[Mapping[str, Any]] | Trials, baseline_arm: str) -> dict[str, Effect]:
     """The effect of every arm against the baseline, by arm name.
 
-    In this order: *contradicted* if the build refused the setting, applied another value, has no use for it,
-    or if the log shows something else; *proven* if digests or evidence differ from the baseline's; *inert* if
+    In this order: *contradicted* if the build refused the setting, applied another value, or if the log shows
+    something else; *proven* if digests or evidence differ from the baseline's; *inert* if
     all ok trials are bitwise equal to the baseline's and the evidence is equal; else *unknown*.
     """
     views = _views(trials_of(source))
@@ -144,8 +154,21 @@ def _by_digests(view: _ArmView, baseline: _ArmView) -> Effect:
         return Effect(UNKNOWN, "logits digests were not recorded in every ok trial")
     if len(baseline.digests) == 1 and view.digests.keys() == baseline.digests.keys():
         examined = f"; evidence equal{_examined(view)}"
-        return Effect(INERT, f"all {view.n_ok} ok trials bitwise equal to the baseline's{examined}")
+        unused = f"; nothing in these trials uses {names}" if (names := _unused(view, baseline)) else ""
+        return Effect(INERT, f"all {view.n_ok} ok trials bitwise equal to the baseline's{examined}{unused}")
     return Effect(UNKNOWN, _unstable(view, baseline))
+
+
+def _unused(view: _ArmView, baseline: _ArmView) -> str:
+    """Names of the arm's settings that the worker found no use for, such as offloading without a device."""
+    usual = baseline.facts[0].settings if baseline.facts else {}
+    names = [
+        name
+        for facts in view.facts
+        for name in _moved(facts.settings, usual)
+        if (applied := facts.applied.get(name)) is not None and applied.status == "ignored"
+    ]
+    return ", ".join(dict.fromkeys(names))
 
 
 def _examined(view: _ArmView) -> str:
@@ -212,12 +235,10 @@ def _moved(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, A
 
 
 def _wrongly_applied(name: str, applied: Applied | None) -> str | None:
-    if applied is None or applied.status in ("default", "applied"):
+    if applied is None or applied.status in ("default", "applied", "ignored"):
         return None
     if applied.status == "clamped":
         return f"{name}: asked for {applied.asked}, the build applied {applied.applied}"
-    if applied.status == "ignored":
-        return f"{name}: asked for {applied.asked}, and nothing in this trial uses it"
     return f"{name}: this build has no such setting"
 
 
@@ -292,6 +313,35 @@ _CHECKS: dict[str, Any] = {
     "projector_device": _projector,
     "env": _environment,
 }
+
+
+def clamped_settings(source: pa.Table | Sequence[Mapping[str, Any]] | Trials, arm: str) -> list[str]:
+    """Settings of an arm that the build applied otherwise than asked, in words."""
+    view = _views(trials_of(source)).get(arm)
+    found = [
+        words
+        for facts in (view.facts if view is not None else ())
+        for name, applied in facts.applied.items()
+        if applied.status == "clamped" and (words := _wrongly_applied(name, applied)) is not None
+    ]
+    return list(dict.fromkeys(found))
+
+
+def agreeing_arms(source: pa.Table | Sequence[Mapping[str, Any]] | Trials, baseline_arm: str) -> list[tuple[str, ...]]:
+    """Groups of two or more arms with one sequence of token ids in all ok trials, other than the baseline's.
+
+    Arms that rescue a wrong baseline by different means agree in tokens although their logits differ in noise.
+    """
+    trials = trials_of(source)
+    keys: dict[str, set[bytes | None]] = {}
+    for index, arm in enumerate(trials.arms):
+        if trials.judged_outcomes[index] is Outcome.OK:
+            keys.setdefault(arm, set()).add(trials.ids_key(index))
+    groups: dict[bytes | None, list[str]] = {}
+    for arm, found in keys.items():
+        if arm != baseline_arm and len(found) == 1 and not found & keys.get(baseline_arm, set()):
+            groups.setdefault(next(iter(found)), []).append(arm)
+    return sorted(tuple(sorted(names)) for names in groups.values() if len(names) > 1)
 
 
 def equivalent_arms(
