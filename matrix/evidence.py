@@ -131,8 +131,8 @@ _RULES: tuple[_Rule, ...] = (
         _named("flash_attention", lambda m: _SWITCH.get(m[1], m[1])),
     ),
     (
-        "set to ",
-        re.compile(r"Flash Attention (?:was auto|not supported), set to (enabled|disabled)"),
+        "Flash Attention ",
+        re.compile(r"Flash Attention (?:(?:was auto|not supported), set to )?(enabled|disabled)"),
         _named("flash_attention_resolved", lambda m: m[1]),
     ),
     ("CLIP using ", re.compile(r"CLIP using (\S+) backend"), _named("projector_backend", lambda m: m[1])),
