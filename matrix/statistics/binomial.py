@@ -1,12 +1,13 @@
-"""Binomial probabilities of all counts at many rates at once."""
+"""Binomial probabilities of all counts at many rates at once, and hypergeometric ones of all counts."""
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
-__all__ = ["binomial_masses"]
+__all__ = ["binomial_masses", "hypergeometric_masses", "log_choose"]
 
 Array = NDArray[np.float64]
 
@@ -18,5 +19,30 @@ def binomial_masses(runs: int, rates: Array) -> Array:
     """
     counts = np.arange(runs + 1)
     rates = rates[:, None]
-    masses: Array = special.comb(runs, counts) * rates**counts * (1 - rates) ** (runs - counts)
+    masses: Array = _choose(runs) * rates**counts * (1 - rates) ** (runs - counts)
+    return masses
+
+
+@lru_cache(maxsize=512)
+def _choose(n: int) -> Array:
+    """n over k for k = 0..n, rounded once."""
+    values = [1]
+    for k in range(n):
+        values.append(values[-1] * (n - k) // (k + 1))
+    return np.array([float(value) for value in values])
+
+
+def log_choose(n: int) -> Array:
+    """Logarithm of n over k for k = 0..n."""
+    logs = np.concatenate([np.zeros(1), np.cumsum(np.log(np.arange(1, n + 1)))])
+    values: Array = logs[n] - logs - logs[::-1]
+    return values
+
+
+def hypergeometric_masses(runs: int, reference_runs: int, bad: int) -> Array:
+    """Probability of 0..`runs` corrupt trials of the arm if `bad` corrupt ones fall on both arms at random."""
+    masses = np.zeros(runs + 1)
+    own = np.arange(max(0, bad - reference_runs), min(runs, bad) + 1)
+    log_mass = log_choose(runs)[own] + log_choose(reference_runs)[bad - own] - log_choose(runs + reference_runs)[bad]
+    masses[own] = np.exp(log_mass)
     return masses

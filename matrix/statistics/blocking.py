@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
+from .binomial import hypergeometric_masses
 from .contrast import ExactTest, boschloo
 from .eprocess import Block
 from .words import counts_words, p_words, percent
@@ -34,8 +34,8 @@ def stratified_exact(strata: Sequence[Block]) -> ExactTest:
         raise ValueError("no stratum has a judged trial of both arms; the contrast cannot be tested within strata")
     mass = np.ones(1)
     for block in complete:
-        total, bad = block.runs + block.reference_runs, block.bad + block.reference_bad
-        mass = np.convolve(mass, stats.hypergeom.pmf(np.arange(block.runs + 1), total, bad, block.runs))
+        bad = block.bad + block.reference_bad
+        mass = np.convolve(mass, hypergeometric_masses(block.runs, block.reference_runs, bad))
     observed = sum(block.bad for block in complete)
     higher = min(1.0, float(mass[observed:].sum()))
     lower = min(1.0, float(mass[: observed + 1].sum()))

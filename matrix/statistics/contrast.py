@@ -14,7 +14,6 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from .interval import check_counts
 
@@ -48,6 +47,8 @@ def boschloo(bad: int, runs: int, reference_bad: int, reference_runs: int) -> Ex
 
 def fisher(bad: int, runs: int, reference_bad: int, reference_runs: int) -> ExactTest:
     """Fisher's exact test, for readers who expect it beside Boschloo's. Raises as `boschloo` does."""
+    from scipy import stats  # here, as in `_boschloo`
+
     _check(bad, runs, reference_bad, reference_runs)
     table = _columns(bad, runs, reference_bad, reference_runs)
     two_sided, higher, lower = (
@@ -81,6 +82,9 @@ def _columns(bad: int, runs: int, reference_bad: int, reference_runs: int) -> ND
 def _boschloo(bad: int, runs: int, reference_bad: int, reference_runs: int) -> ExactTest:
     if bad + reference_bad in (0, runs + reference_runs):
         return ExactTest("boschloo", 1.0, 1.0, 1.0)  # every trial ended alike: no table is less extreme
+    # Imported here: it takes seconds, and the commonest table, without any corrupt trial, does not need it.
+    from scipy import stats
+
     table = _columns(bad, runs, reference_bad, reference_runs)
     higher, lower = (
         min(1.0, float(stats.boschloo_exact(table, alternative=side).pvalue)) for side in ("greater", "less")

@@ -13,10 +13,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from .binomial import binomial_masses
 from .interval import check_counts, check_level
@@ -61,15 +61,20 @@ def difference_interval(
 
 def newcombe(bad: int, runs: int, reference_bad: int, reference_runs: int, level: float = 0.95) -> Difference:
     """Newcombe's hybrid score interval (method 10 of the 1998 paper)."""
-    ends = [
-        stats.binomtest(k, n).proportion_ci(level, method="wilson")
-        for k, n in ((bad, runs), (reference_bad, reference_runs))
-    ]
+    ends = [_wilson(k, n, level) for k, n in ((bad, runs), (reference_bad, reference_runs))]
     rate, reference_rate = bad / runs, reference_bad / reference_runs
     value = rate - reference_rate
-    low = value - math.hypot(rate - ends[0].low, ends[1].high - reference_rate)
-    high = value + math.hypot(ends[0].high - rate, reference_rate - ends[1].low)
+    low = value - math.hypot(rate - ends[0][0], ends[1][1] - reference_rate)
+    high = value + math.hypot(ends[0][1] - rate, reference_rate - ends[1][0])
     return Difference(value, max(-1.0, low), min(1.0, high), level, "Newcombe score, approximate")
+
+
+def _wilson(bad: int, runs: int, level: float) -> tuple[float, float]:
+    """Wilson's score interval (JASA 22 (1927)) of one rate."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    middle = (bad + z * z / 2) / (runs + z * z)
+    half = z / (runs + z * z) * math.sqrt(bad * (runs - bad) / runs + z * z / 4)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 @lru_cache(maxsize=1024)

@@ -18,8 +18,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from scipy.special import xlogy
-
 __all__ = ["PRIOR", "Block", "TwoStreams", "two_streams"]
 
 PRIOR = 0.18
@@ -109,4 +107,5 @@ def two_streams(blocks: Iterable[Block], prior: float = PRIOR) -> TwoStreams:
 
 
 def _log_likelihood(bad: int, runs: int, rate: float) -> float:
-    return float(xlogy(bad, rate) + xlogy(runs - bad, 1 - rate))
+    # The prior keeps every rate strictly between 0 and 1.
+    return bad * math.log(rate) + (runs - bad) * math.log1p(-rate)

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from .binomial import binomial_masses
+from .binomial import binomial_masses, hypergeometric_masses
 from .blocking import stratified_exact
 from .contrast import ExactTest, boschloo
 from .eprocess import Block
@@ -155,12 +154,7 @@ def _equal_odds_p(strata: list[Block]) -> float | None:
     first, second = strata
     total = first.bad + second.bad
     masses = [
-        stats.hypergeom.pmf(
-            np.arange(block.runs + 1),
-            block.runs + block.reference_runs,
-            block.bad + block.reference_bad,
-            block.runs,
-        )
+        hypergeometric_masses(block.runs, block.reference_runs, block.bad + block.reference_bad)
         for block in (first, second)
     ]
     splits = np.arange(max(0, total - second.runs), min(first.runs, total) + 1)

@@ -1,7 +1,7 @@
 """One arm: exact intervals for a rate from k corrupt trials out of n.
 
 Source of the formulas: Clopper and Pearson, "The use of confidence or fiducial limits illustrated in the
-case of the binomial", Biometrika 26 (1934); SciPy's `binomtest` does the arithmetic.
+case of the binomial", Biometrika 26 (1934): quantiles of Beta distributions.
 
 These intervals hold for a number of trials that was fixed beforehand. Looked at after every round they do
 not; `confidence_sequence.py` has the bounds that do.
@@ -9,10 +9,8 @@ not; `confidence_sequence.py` has the bounds that do.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Literal
-
-from scipy import stats
 
 __all__ = [
     "Bound",
@@ -63,26 +61,42 @@ def check_level(level: float) -> None:
         raise ValueError(f"level = {level!r} is not a confidence level; write 95 % as 0.95")
 
 
-def _ends(
-    bad: int, runs: int, level: float, alternative: Literal["two-sided", "less", "greater"]
-) -> tuple[float, float]:
+def _check(bad: int, runs: int, level: float) -> None:
     check_counts(bad, runs)
     check_level(level)
-    ends = stats.binomtest(bad, runs, alternative=alternative).proportion_ci(level, method="exact")
-    return float(ends.low), float(ends.high)
+
+
+def _upper_end(bad: int, runs: int, tail: float) -> float:
+    """The rate at which `bad` or fewer corrupt trials have the chance `tail`."""
+    if bad == runs:
+        return 1.0
+    if bad == 0:
+        return -math.expm1(math.log(tail) / runs)  # 1 - tail^(1/n)
+    # Imported here because every command reads intervals and most of them have the closed form above:
+    # SciPy's special functions take about half a second to import.
+    from scipy.special import betaincinv
+
+    return 1 - float(betaincinv(runs - bad, bad + 1, tail))
+
+
+def _lower_end(bad: int, runs: int, tail: float) -> float:
+    return 1 - _upper_end(runs - bad, runs, tail) if bad else 0.0
 
 
 def clopper_pearson(bad: int, runs: int, level: float = 0.95) -> Interval:
     """Two-sided Clopper-Pearson interval. Raises `ValueError` for an empty arm or impossible counts."""
-    low, high = _ends(bad, runs, level, "two-sided")
-    return Interval(bad, runs, level, low, high)
+    _check(bad, runs, level)
+    tail = (1 - level) / 2
+    return Interval(bad, runs, level, _lower_end(bad, runs, tail), _upper_end(bad, runs, tail))
 
 
 def upper_bound(bad: int, runs: int, level: float = 0.95) -> Bound:
     """One-sided bound that the rate is below with confidence `level`; 1 - (1 - level)^(1/n) after 0/n."""
-    return Bound(bad, runs, level, _ends(bad, runs, level, "less")[1])
+    _check(bad, runs, level)
+    return Bound(bad, runs, level, _upper_end(bad, runs, 1 - level))
 
 
 def lower_bound(bad: int, runs: int, level: float = 0.95) -> Bound:
     """One-sided lower bound: the rate is above it with confidence `level`."""
-    return Bound(bad, runs, level, _ends(bad, runs, level, "greater")[0])
+    _check(bad, runs, level)
+    return Bound(bad, runs, level, _lower_end(bad, runs, 1 - level))

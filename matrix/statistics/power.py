@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
 
-from .binomial import binomial_masses
+from .binomial import binomial_masses, log_choose
 from .interval import check_level
 
 __all__ = [
@@ -81,20 +81,14 @@ def runs_to_see_one(rate: float, level: float = 0.95) -> int:
 def _fisher_p(runs: int, reference_runs: int) -> Array:
     """One-sided Fisher p (arm higher) of every table, shape (runs + 1, reference_runs + 1)."""
     table = np.ones((runs + 1, reference_runs + 1))
-    log_arm = _log_choose(runs)
-    log_reference = _log_choose(reference_runs)
-    log_all = _log_choose(runs + reference_runs)
+    log_arm = log_choose(runs)
+    log_reference = log_choose(reference_runs)
+    log_all = log_choose(runs + reference_runs)
     for total in range(runs + reference_runs + 1):
         bad = np.arange(max(0, total - reference_runs), min(runs, total) + 1)
         mass = np.exp(log_arm[bad] + log_reference[total - bad] - log_all[total])
         table[bad, total - bad] = np.minimum(1.0, np.cumsum(mass[::-1])[::-1])
     return table
-
-
-def _log_choose(n: int) -> Array:
-    k = np.arange(n + 1)
-    values: Array = special.gammaln(n + 1) - special.gammaln(k + 1) - special.gammaln(n - k + 1)
-    return values
 
 
 def _region(p_values: Array, limit: float) -> Counts:
@@ -191,16 +185,18 @@ def fixed_power(
 
 def _chance(smallest: Counts, runs: int, rate: float, reference_rate: float) -> float:
     """Probability of the region at one pair of rates; the ends 0 and 1 are allowed."""
-    reference = stats.binom.pmf(np.arange(len(smallest)), len(smallest) - 1, reference_rate)
-    return float(np.sum(reference * stats.binom.sf(smallest - 1, runs, rate)))
+    reference = binomial_masses(len(smallest) - 1, np.array([reference_rate]))
+    tails = _tails(binomial_masses(runs, np.array([rate])))
+    return min(1.0, float(np.sum(reference[0] * tails[0, smallest])))
 
 
 def _approximate_runs(rate: float, reference_rate: float, alpha: float, power: float, sides: int) -> float:
     """Casagrande, Pike and Smith (1978): normal approximation with continuity correction."""
+    normal = NormalDist()
     gap = abs(rate - reference_rate)
     middle = (rate + reference_rate) / 2
-    spread = float(stats.norm.isf(alpha / sides)) * math.sqrt(2 * middle * (1 - middle))
-    own = float(stats.norm.ppf(power)) * math.sqrt(rate * (1 - rate) + reference_rate * (1 - reference_rate))
+    spread = -normal.inv_cdf(alpha / sides) * math.sqrt(2 * middle * (1 - middle))
+    own = normal.inv_cdf(power) * math.sqrt(rate * (1 - rate) + reference_rate * (1 - reference_rate))
     plain = ((spread + own) / gap) ** 2
     return plain / 4 * (1 + math.sqrt(1 + 4 / (plain * gap))) ** 2
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import xlogy
 
 from .confidence_sequence import FRACTIONS, WEIGHTS
 from .eprocess import PRIOR
@@ -184,9 +183,17 @@ def _average(log_wealth: list[Array]) -> Array:
     return values
 
 
+def _stake_lost(times: Array, stake: float) -> Array:
+    """Logarithm of (1 - stake)^times; a stake of everything that never lost is still there."""
+    if stake < 1:
+        return times * math.log1p(-stake)
+    lost: Array = np.where(times > 0, -np.inf, 0.0)
+    return lost
+
+
 def _log_below(clean: Array, bad: Array, bound: float) -> Array:
     """Log e value against a rate of at least `bound`."""
-    return _average([clean * math.log1p(c * bound / (1 - bound)) + xlogy(bad, max(0.0, 1 - c)) for c in FRACTIONS])
+    return _average([clean * math.log1p(c * bound / (1 - bound)) + _stake_lost(bad, c) for c in FRACTIONS])
 
 
 def _log_within(up: Array, level: Array, down: Array, margin: float) -> Array:
@@ -194,9 +201,7 @@ def _log_within(up: Array, level: Array, down: Array, margin: float) -> Array:
     room = 1 - margin
     return _average(
         [
-            xlogy(up, max(0.0, 1 - c))
-            + level * math.log1p(c * margin / room)
-            + down * math.log1p(c * (1 + margin) / room)
+            _stake_lost(up, c) + level * math.log1p(c * margin / room) + down * math.log1p(c * (1 + margin) / room)
             for c in FRACTIONS
         ]
     )
