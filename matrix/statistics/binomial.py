@@ -25,7 +25,7 @@ def binomial_masses(runs: int, rates: Array) -> Array:
 
 @lru_cache(maxsize=512)
 def _choose(n: int) -> Array:
-    """n over k for k = 0..n, rounded once."""
+    """Binomial coefficients n over k for k = 0..n, each rounded once."""
     values = [1]
     for k in range(n):
         values.append(values[-1] * (n - k) // (k + 1))
