@@ -29,11 +29,13 @@ from .files import sha256_of
 from .load import LoadError, LoadSpec, make_load
 from .models import media_file, model_files
 
-__all__ = ["Request", "build_plan", "check_setting_name", "opened", "parse_arguments"]
+__all__ = ["Request", "build_plan", "check_setting_name", "hydra_word", "parse_arguments", "quoted"]
 
 _GROUPS = ("load", "model", "probe")
 _NO_AXIS = ("run", "stop", "axes", "arms", "cross", "reference", "hydra", "experiment")
 _OPEN_MAPPINGS = ("settings.env.", "arms.", "axes.", "load.")
+_TEXTS = ("probe.prompt",)
+_PATHS = ("model.path", "model.mmproj", "probe.audio", "probe.image", "run.results", "run.python", "reference.ids")
 
 
 @dataclass(frozen=True)
@@ -45,9 +47,23 @@ class Request:
     axes_group_chosen: bool
 
 
-def opened(argument: str) -> str:
-    """`settings.env.X=1` as `++settings.env.X=1`: a new key of an open mapping needs no plus sign from the user."""
-    return f"++{argument}" if argument.startswith(_OPEN_MAPPINGS) else argument
+def hydra_word(word: str) -> str:
+    """A word of the command line as Hydra's grammar wants it.
+
+    A new key of an open mapping needs no plus sign from the user (`settings.env.X=1`). A prompt is text as it
+    stands, commas and all, unless it starts with a quote: then it is in Hydra's own notation, and can be a
+    list of prompts. The name of an existing file is taken as it is, too.
+    """
+    key, equals, value = word.partition("=")
+    if equals and ((key in _TEXTS and not value.startswith(("'", '"'))) or (key in _PATHS and Path(value).exists())):
+        return f"{key}={quoted(value)}"
+    return f"++{word}" if word.startswith(_OPEN_MAPPINGS) else word
+
+
+def quoted(text: str) -> str:
+    """Text as a quoted value of Hydra's override grammar, where a backslash escapes only before a quote."""
+    escaped = re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", r"\'")
+    return f"'{escaped}'"
 
 
 def parse_arguments(arguments: Sequence[str]) -> Request:
@@ -55,7 +71,7 @@ def parse_arguments(arguments: Sequence[str]) -> Request:
 
     Raises `UserError` for an unknown setting or something that cannot be an axis.
     """
-    overrides = OverridesParser.create().parse_overrides([opened(argument) for argument in arguments])
+    overrides = OverridesParser.create().parse_overrides([hydra_word(argument) for argument in arguments])
     fixed, axes = [], []
     for override in overrides:
         name = override.key_or_group

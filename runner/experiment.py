@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from ..matrix.outcome import Outcome
 from ..matrix.plan import Plan
 from ..matrix.schema import trials_schema
 from . import session
+from .compose import quoted
 from .display import Display
 from .errors import ExitCode, UserError
 from .provenance import collect
@@ -145,12 +145,6 @@ class Experiment:
             code = ExitCode.OK if usable else ExitCode.UNUSABLE
         Console(stderr=True).print(Text(f"result: {folder.path}", style="dim"), soft_wrap=True)
         return Finished(folder.path, analysis, code)
-
-
-def quoted(text: str) -> str:
-    """Text as a quoted value of Hydra's override grammar."""
-    escaped = re.sub(r"(\\+)(?='|$)", r"\1\1", text).replace("'", r"\'")
-    return f"'{escaped}'"
 
 
 def _default_name(config: DictConfig) -> str:

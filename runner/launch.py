@@ -38,13 +38,13 @@ def run_or_plan(verb: str, arguments: Sequence[str]) -> int:
     Plugins.instance()  # scan first: the scan would load the sweeper's module a second time
     from hydra_plugins.isomatrix_sweeper import install
 
-    from .compose import check_setting_name, opened
+    from .compose import check_setting_name, hydra_word
 
     install()
     for word in arguments:
         check_setting_name(word.split("=")[0].lstrip("+"))
     current = session.begin("plan" if verb == "plan" else "run")
-    words = [opened(word) for word in arguments]
+    words = [hydra_word(word) for word in arguments]
     with _hydra_arguments(verb, words), _interruptible(current):
         try:
             _entry()

@@ -93,9 +93,9 @@ def provenance_lines(provenance: Mapping[str, Any], commits: list[str]) -> list[
     """The footer of a table; `commits` are the llama.cpp builds that the rows report."""
     machine = provenance["machine"]
     builds = ", ".join(sorted({f"llama-cpp-python {build['library']}" for build in provenance["builds"]}))
+    native = ", ".join(commits) or "llama.cpp build not told by this release"
     lines = [
-        f"isomatrix {provenance['isomatrix']}; {builds}; llama.cpp {', '.join(commits) or 'build not printed'}; "
-        f"Python {provenance['python']}",
+        f"isomatrix {provenance['isomatrix']}; {builds}; {native}; Python {provenance['python']}",
         f"{machine['os']}; {machine['cpu']}, {machine['cpus']} CPUs, {machine['memory_bytes'] / 2**30:.0f} GiB; "
         f"machine {machine['id']}",
     ]

@@ -60,6 +60,22 @@ def test_awkward_values_reach_the_arm_unharmed(composed_plan: Compose):
     assert "it's {a}, b=c #1" in plan.baseline.configuration["probe"]["prompt"]
 
 
+def test_a_prompt_is_text_as_it_stands_and_quoted_prompts_are_an_axis(composed_plan: Compose):
+    prompt = "And so my fellow Americans, ask not (what) [your] {country} can do: 'x', \"y\" = \\"
+    assert composed_plan("probe=text", "axes=none", f"probe.prompt={prompt}").baseline.configuration["probe"] == {
+        **composed_plan("probe=text", "axes=none").baseline.configuration["probe"],
+        "prompt": prompt,
+    }
+    two = composed_plan("probe=text", "probe.prompt='one, two','three'")
+    assert [arm.configuration["probe"]["prompt"] for arm in two.arms] == ["one, two", "three"]
+
+
+def test_an_existing_file_may_have_any_name(composed_plan: Compose, tmp_path: Path):
+    odd = tmp_path / "ids (1), a=b.txt"
+    odd.write_text("785")
+    assert composed_plan("probe=text", f"reference.ids={odd}").reference["ids"] == [785]
+
+
 def test_a_named_arm_changes_several_settings_and_says_so(composed_plan: Compose):
     plan = composed_plan("probe=text", "axes=none", "arms.safe={n_gpu_layers: 0, op_offload: false}")
     assert (plan.arms[1].name, plan.arms[1].axis) == ("safe", "several")
