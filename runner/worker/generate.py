@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .channel import Progress
@@ -63,18 +64,25 @@ class _Record:
 
 
 def generate(
-    engine: Engine, sampler: Sampler, prompt: Evaluated, how: Generation, progress: Progress
+    engine: Engine,
+    sampler: Sampler,
+    prompt: Evaluated,
+    how: Generation,
+    progress: Progress,
+    keep: Callable[[Any], None] | None = None,
 ) -> dict[str, Any]:
     """Fields of the request record that come from generating after an evaluated prompt.
 
     The first token comes from the prompt's last logits row; the token that ends the answer is kept, so that
-    every list has one entry per sampled token. Raises `WorkerFailure` of kind `backend_error` if an
-    evaluation fails, with its code and position.
+    every list has one entry per sampled token. `keep` is called with every logits row. Raises `WorkerFailure`
+    of kind `backend_error` if an evaluation fails, with its code and position.
     """
     record = _Record()
     while True:
         logits = engine.logits()
         row = describe_row(logits, how.k)
+        if keep is not None:
+            keep(logits)
         token = sampler.sample(engine.context)
         record.add(token, logits[token], row)
         done = len(record.ids)

@@ -16,9 +16,10 @@ from .generate import Generation, generate
 from .guards import no_core_dumps, watch_stdin
 from .library import load_library
 from .native_log import NativeLog
+from .plant import make_plant
 from .rows import prepare
 from .sampling import Sampler
-from .spec import Spec, read_spec
+from .spec import Spec, Teacher, read_spec
 from .text import evaluate_text
 
 __all__ = ["WORKER_VERSION", "main"]
@@ -53,6 +54,8 @@ class Trial:
         self.engine: Engine
         self.sampler: Sampler
         self.projector: Any | None = None  # its module is only imported where a probe needs it
+        self.plant = make_plant(spec.plant, spec.trial_id, lambda **fields: channel.send("plant", **fields))
+        self._end = (0, 0)  # position and cells after the last token that was evaluated
 
     def load(self) -> None:
         """Load everything and tell what came of the settings; refused ones fail before a model is loaded."""
@@ -69,6 +72,7 @@ class Trial:
         self.sampler = Sampler(library, spec.settings)
         if spec.probe.kind != "text":
             self.projector = Projector(library, spec.settings, engine.n_threads_asked)
+        self.plant.attach(engine, self.projector)
         engine.load()
         if self.projector is not None:
             self.projector.load(spec.model, engine)
@@ -79,6 +83,7 @@ class Trial:
         applied = applied_settings(spec, engine.applied(), held, self.sampler, library.has_accelerator())
         took = time.monotonic() - began
         self._channel.send("loaded", load_s=took, applied=applied, evidence=evidence)
+        self.plant.loaded(applied, engine, self.sampler)
 
     def run(self) -> None:
         """Warm up if asked, then every request, memory cleared before each."""
@@ -87,21 +92,33 @@ class Trial:
             self.engine.warm_up()
         for request in range(self._spec.n_requests):
             self._channel.send("request", **self._request(request))
+        if self._spec.teacher is not None and self._spec.teacher.logits:
+            self._channel.send("teacher", **self._teacher_forced(self._spec.teacher))
 
     def _request(self, request: int) -> dict[str, Any]:
-        self.engine.clear_memory()
+        if self.plant.keeps_memory(request):
+            self.engine.keep_memory(*self._end)
+        else:
+            self.engine.clear_memory()
         self.sampler.restart()
         cells = self.engine.cells_in_use()
+        self.plant.before_prompt(request)
         began = time.monotonic()
         prompt = self._evaluate(Progress(self._channel, "prompt", request))
         evaluated = time.monotonic()
+        self.plant.before_tokens(request)
         how = Generation(
             max_tokens=self._settings["max_tokens"] or DEFAULT_MAX_TOKENS,
             ignore_eos=self._spec.probe.ignore_eos,
             k=self._spec.probe.top_k_recorded,
         )
         progress = Progress(self._channel, "generate", request)
-        generated = generate(self.engine, self.sampler, prompt, how, progress)
+        recorder = self._recorder(request)
+        generated = generate(self.engine, self.sampler, prompt, how, progress, recorder and recorder.keep)
+        if recorder is not None:
+            recorder.close()
+        n_evaluated = generated["n_generated"] - 1  # the last token is sampled only
+        self._end = (prompt.position + n_evaluated, prompt.n_cells + n_evaluated)
         return {
             "request": request,
             "n_prompt_tokens": prompt.n_tokens,
@@ -111,6 +128,23 @@ class Trial:
             "prompt_s": evaluated - began,
             "generate_s": time.monotonic() - evaluated,
         }
+
+    def _recorder(self, request: int) -> Any | None:
+        """What keeps the logits rows of request 0, if the spec asks for it."""
+        teacher = self._spec.teacher
+        if teacher is None or teacher.record is None or request != 0:
+            return None
+        from .teacher import Recorder  # only where it is needed
+
+        return Recorder(teacher.record, teacher.max_bytes)
+
+    def _teacher_forced(self, teacher: Teacher) -> dict[str, Any]:
+        from .teacher import teacher_pass  # only where it is needed
+
+        began = time.monotonic()
+        progress = Progress(self._channel, "teacher", self._spec.n_requests - 1)
+        fields = teacher_pass(self.engine, self._evaluate, teacher, progress)
+        return {**fields, "teacher_s": time.monotonic() - began}
 
     def _evaluate(self, progress: Progress) -> Any:
         probe = self._spec.probe
@@ -131,6 +165,7 @@ def _run(arguments: Arguments, channel: Channel) -> None:
     trial = Trial(spec, channel)
     trial.load()
     trial.run()
+    trial.plant.finish()
     trial.close()
     channel.send("done", n_requests=spec.n_requests)
 

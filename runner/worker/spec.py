@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 from .failure import WorkerFailure, bad_input
 
-__all__ = ["SETTING_KINDS", "Model", "Probe", "Spec", "read_spec"]
+__all__ = ["SETTING_KINDS", "Model", "Probe", "Spec", "Teacher", "read_spec"]
 
 SPEC_VERSION = 1
+FLOAT_BYTES = 4
+"""Size of a logit."""
 
 _NUMBER = (int, float)
 SETTING_KINDS: dict[str, tuple[type, ...]] = {
@@ -54,8 +56,31 @@ _PROBE_KINDS: dict[str, tuple[type, ...]] = {
     "add_special": (bool,),
     "ignore_eos": (bool,),
 }
+_PLANT_KINDS: dict[str, tuple[type, ...]] = {
+    "kind": (str,),
+    "rate": _NUMBER,
+    "when": (dict,),
+    "seed": (int,),
+    "request": (int,),
+    "position": (int,),
+    "rank": (int,),
+    "stage": (str,),
+    "node": (str,),
+    "op": (str,),
+    "size": _NUMBER,
+    "min_rows": (int,),
+    "occurrence": (int,),
+    "part": (str,),
+}
 _MODEL_KINDS: dict[str, tuple[type, ...]] = {"path": (str,), "mmproj": (str,)}
-_SECTIONS = ("spec_version", "trial_id", "model", "settings", "probe", "limits")
+_TEACHER_KINDS: dict[str, tuple[type, ...]] = {
+    "record": (str,),
+    "max_bytes": (int,),
+    "logits": (str,),
+    "n_vocab": (int,),
+    "token_ids": (list,),
+}
+_SECTIONS = ("spec_version", "trial_id", "model", "settings", "probe", "limits", "teacher", "plant")
 PROBES = ("text", "audio", "image")
 PROCESS_MODELS = ("fresh", "persistent")
 
@@ -79,12 +104,25 @@ class Probe(NamedTuple):
     ignore_eos: bool
 
 
+class Teacher(NamedTuple):
+    """Reference logits: to be kept in the file `record`, or to be compared with those in the file `logits`."""
+
+    record: str | None
+    max_bytes: int
+    logits: str
+    n_vocab: int
+    token_ids: list[int]
+
+
 class Spec(NamedTuple):
     """One trial. `settings` holds every known name; null is "not set"."""
 
     model: Model
     settings: dict[str, Any]
     probe: Probe
+    teacher: Teacher | None
+    trial_id: str
+    plant: dict[str, Any] | None
 
     @property
     def n_requests(self) -> int:
@@ -149,6 +187,26 @@ def _probe(document: Mapping[str, Any], mmproj: str | None) -> Probe:
     return probe
 
 
+def _teacher(document: Mapping[str, Any]) -> Teacher | None:
+    if document.get("teacher") is None:
+        return None
+    given = {key: value for key, value in _section(document, "teacher", _TEACHER_KINDS).items() if value is not None}
+    defaults = {"record": None, "max_bytes": 0, "logits": "", "n_vocab": 0, "token_ids": []}
+    teacher = Teacher(**{**defaults, **given})
+    if (teacher.record is None) == (teacher.logits == ""):
+        raise bad_input("teacher", "needs either record, a file to write, or logits, a file to read")
+    if teacher.record is not None:
+        return teacher
+    tokens, n_vocab = teacher.token_ids, teacher.n_vocab
+    if not tokens or not all(type(token) is int and 0 <= token < n_vocab for token in tokens):
+        raise bad_input("teacher.token_ids", f"must be one or more token ids below n_vocab, which is {n_vocab}")
+    wanted = len(tokens) * n_vocab * FLOAT_BYTES
+    size = os.path.getsize(teacher.logits) if os.path.isfile(teacher.logits) else -1  # noqa: PTH113, PTH202
+    if size != wanted:
+        raise bad_input("teacher.logits", f"{teacher.logits} must be a file of {wanted} bytes, one row per token")
+    return teacher
+
+
 def _settings(document: Mapping[str, Any]) -> dict[str, Any]:
     values = _section(document, "settings", SETTING_KINDS)
     if values["process"] not in (None, *PROCESS_MODELS):
@@ -156,6 +214,16 @@ def _settings(document: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(values["flash_attn"], bool):
         values["flash_attn"] = "on" if values["flash_attn"] else "off"
     values["env"] = values["env"] or {}
+    return values
+
+
+def _plant(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The planted fault with every parameter that any kind has, absent ones as null; null for none."""
+    if document.get("plant") is None:
+        return None
+    values = _section(document, "plant", _PLANT_KINDS)
+    if values["kind"] is None:
+        raise bad_input("plant.kind", "is not set")
     return values
 
 
@@ -176,4 +244,5 @@ def read_spec(path: str) -> Spec:
             raise bad_input(name, f"no such section in a spec of version {SPEC_VERSION}{_near(name, _SECTIONS)}")
     settings = _settings(document)
     model = _model(document)
-    return Spec(model, settings, _probe(document, model.mmproj))
+    probe, teacher = _probe(document, model.mmproj), _teacher(document)
+    return Spec(model, settings, probe, teacher, str(document.get("trial_id")), _plant(document))
