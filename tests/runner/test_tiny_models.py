@@ -295,11 +295,11 @@ def test_the_olmo_clamp_bites_and_threads_agree_in_this_release(tmp_path: Path) 
             assert session.generate(PROMPTS[1], 16).ids == reference.ids
 
 
-OLD_PYTHON = os.environ.get("ISOMATRIX_PYTHON_0_3_7", "")
+OLD_PYTHON = os.environ.get("ISOMATRIX_OLD_PYTHON", "")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not OLD_PYTHON, reason="ISOMATRIX_PYTHON_0_3_7 names no interpreter with llama-cpp-python 0.3.7")
+@pytest.mark.skipif(not OLD_PYTHON, reason="ISOMATRIX_OLD_PYTHON names no interpreter with llama-cpp-python 0.3.7")
 def test_release_0_3_7_answers_wrongly_with_several_batch_threads(tmp_path: Path) -> None:
     path = tmp_path / "olmo.gguf"
     write_olmo_model(path)
