@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .failure import WorkerFailure, bad_input
 from .library import Library
@@ -17,6 +17,13 @@ __all__ = ["Engine"]
 SEQUENCE = 0
 _READ_BACK = ("n_ctx", "n_batch", "n_ubatch", "n_threads", "n_threads_batch")
 _TEXT_BYTES = 256
+
+
+class Kept(NamedTuple):
+    """What lies in the memory before a prompt: where the prompt starts, and how many cells are taken."""
+
+    position: int
+    cells: int
 
 
 class Engine:
@@ -32,11 +39,17 @@ class Engine:
         self.context: Any = None
         self._vocabulary: Any = None
         self._batch: Any = None
+        self.kept = Kept(0, 0)
 
     @property
     def n_threads_asked(self) -> int:
         """Threads for single-token decoding, as handed to the library."""
         return int(self._context_block.block.n_threads)
+
+    @property
+    def parameters(self) -> Any:
+        """The context's parameter block, which may be changed until the context is created."""
+        return self._context_block.block
 
     # loading
 
@@ -153,6 +166,11 @@ class Engine:
     def clear_memory(self) -> None:
         """Forget all tokens, cache contents included."""
         self._clear()
+        self.kept = Kept(0, 0)
+
+    def keep_memory(self, position: int, cells: int) -> None:
+        """Forget nothing: the next prompt starts at `position`, after `cells` cells that stay in use."""
+        self.kept = Kept(position, cells)
 
     def cells_in_use(self) -> int | None:
         """Cache cells that the library says are in use, or null where the build cannot say."""

@@ -98,6 +98,11 @@ class Projector:
         )
         self._n_cells = self._needed("mtmd_helper_get_n_tokens", size, pointer)
 
+    @property
+    def parameters(self) -> Any:
+        """The projector's parameter block, which may be changed until the projector is loaded."""
+        return self._block.block
+
     def close(self) -> None:
         """Free the projector; before the model."""
         if self.context:
@@ -209,7 +214,7 @@ class Projector:
         if api.mtmd_input_chunk_get_type(pieces[-1]) != _TEXT_CHUNK:
             raise bad_input("probe.prompt", "must go on after the media; without text there is nothing to answer")
         progress.report(0)
-        position = 0
+        position = engine.kept.position
         outputs: list[bytes] = []
         for index, piece in enumerate(pieces):
             if api.mtmd_input_chunk_get_type(piece) == _TEXT_CHUNK:
@@ -219,7 +224,8 @@ class Projector:
             else:
                 position = self._evaluate_media(engine, piece, position, outputs)
                 progress.report(position)
-        return Evaluated(position, position, n_cells, digest(*outputs) if outputs else None)
+        n_positions, n_cells = position - engine.kept.position, n_cells + engine.kept.cells
+        return Evaluated(n_positions, position, n_cells, digest(*outputs) if outputs else None)
 
     def _tokens(self, piece: Any) -> list[int]:
         count = ctypes.c_size_t()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .library import Library
@@ -20,6 +20,8 @@ class Sampler:
         self._sample = library.first("llama_sampler_sample")
         self._free = library.first("llama_sampler_free")
         self.seed: int | None = settings["seed"] if settings["temperature"] else None
+        self.replace: Callable[[int], int] | None = None
+        """What stands between the sampler and the record; for planted faults only."""
         self._chain = self._build()
 
     def _build(self) -> Any:
@@ -52,7 +54,8 @@ class Sampler:
 
     def sample(self, context: Any) -> int:
         """The next token, from the last logits row of `context`."""
-        return int(self._sample(self._chain, context, -1))
+        token = int(self._sample(self._chain, context, -1))
+        return token if self.replace is None else self.replace(token)
 
     def close(self) -> None:
         """Free the chain with the samplers in it."""

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 
 from .channel import Progress
 from .engine import Engine
-from .failure import bad_input
+from .failure import WorkerFailure, bad_input
 from .generate import Evaluated
 
 __all__ = ["check_fits", "evaluate_text", "evaluate_tokens"]
 
 
 def check_fits(engine: Engine, n_tokens: int) -> None:
-    """Raises `WorkerFailure` of kind `bad_input` if a prompt of `n_tokens` is empty or does not fit."""
+    """Raises `WorkerFailure` of kind `bad_input` if a prompt of `n_tokens` is empty or does not fit.
+
+    Where cells were kept, for which no user can be blamed, the kind is `backend_error`.
+    """
     if n_tokens == 0:
         raise bad_input("probe.prompt", "has no tokens; write a longer prompt or set probe.add_special")
     if n_tokens > engine.n_ctx:
@@ -21,6 +24,10 @@ def check_fits(engine: Engine, n_tokens: int) -> None:
             "probe.prompt",
             f"takes {n_tokens} tokens, more than the context of {engine.n_ctx}; raise settings.n_ctx",
         )
+    kept = engine.kept.cells
+    if n_tokens + kept > engine.n_ctx:
+        what = f"no room for {n_tokens} tokens in a context of {engine.n_ctx}, of which {kept} cells are still taken"
+        raise WorkerFailure("backend_error", "prompt", what)
 
 
 def evaluate_tokens(
@@ -46,5 +53,5 @@ def evaluate_text(engine: Engine, prompt: str, add_special: bool, progress: Prog
     tokens: list[int] = engine.tokenize(prompt, add_special)
     check_fits(engine, len(tokens))
     progress.report(0)
-    end = evaluate_tokens(engine, tokens, 0, progress, want_logits=True)
-    return Evaluated(len(tokens), end, len(tokens), None)
+    end = evaluate_tokens(engine, tokens, engine.kept.position, progress, want_logits=True)
+    return Evaluated(len(tokens), end, engine.kept.cells + len(tokens), None)
