@@ -61,6 +61,8 @@ class Judgement:
     first_divergent_position: int | None = None
     first_digest_position: int | None = None
     noise: float | None = None
+    noise_nmse: float | None = None
+    noise_kl: float | None = None
     reference_margin: float | None = None
     reference: str | None = None
     text_signs: str | None = None

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..matrix.outcome import Outcome
-from ..matrix.schema import REQUEST_FIELDS, request_type
+from ..matrix.schema import REQUEST_FIELDS, TEACHER_COLUMNS, request_type
 from .errors import UserError
 
 __all__ = ["MAX_LINE_BYTES", "BadInput", "LineReader", "OversizedLine", "Transcript"]
@@ -29,6 +29,7 @@ FAILURES = {
 }
 
 _BAD_INPUT = "bad_input"
+_STAGES = ("prompt", "generate", "teacher")
 
 
 class BadInput(UserError):
@@ -71,6 +72,7 @@ class Transcript:
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {"progress_stage": None}
         self._library: dict[str, Any] = {}
+        self._teacher: dict[str, Any] = {}
         self._requests: list[dict[str, Any]] = []
         self._lines = 0
         self._done: int | None = None
@@ -119,6 +121,7 @@ class Transcript:
         fields["evidence"] = _json(evidence) if evidence else None
         fields["n_requests"] = len(self._requests)
         fields["requests"] = self._requests
+        fields.update(self._teacher)
         for name in ("token_ids", "logits_digests", "n_prompt_tokens", "n_generated", "stop_reason", "text"):
             fields[name] = first.get(name)
         for name in ("prompt_s", "generate_s"):
@@ -144,9 +147,11 @@ class Transcript:
 
     def _on_progress(self, event: Mapping[str, Any]) -> None:
         stage, request, done = event["stage"], event["request"], event["done"]
-        if stage not in ("prompt", "generate") or not isinstance(request, int) or not isinstance(done, int):
+        if stage not in _STAGES or not isinstance(request, int) or not isinstance(done, int):
             raise ValueError(f"progress with stage {stage!r}, request {request!r}, done {done!r}")
-        if stage == "prompt":
+        if stage == "teacher":
+            self._fields["progress_stage"] = stage  # how far the request came stays as it is
+        elif stage == "prompt":
             self._at(stage, request, done, 0)
         elif request == self._fields.get("progress_request"):
             self._at(stage, request, self._fields["progress_prompt_tokens"], done)
@@ -159,6 +164,13 @@ class Transcript:
             raise ValueError(f"request {record['request']!r} where {len(self._requests)} was next")
         self._requests.append(record)
         self._at("generate", record["request"], record["n_prompt_tokens"], record["n_generated"])
+
+    def _on_teacher(self, event: Mapping[str, Any]) -> None:
+        columns = [column for column in TEACHER_COLUMNS if column.name in event]
+        self._teacher = {column.name: _decoded(event[column.name], column.type) for column in columns}
+        for column in columns:
+            pa.array([self._teacher[column.name]], type=column.type)
+        self._fields["progress_stage"] = "teacher"
 
     def _on_error(self, event: Mapping[str, Any]) -> None:
         kind, message = event["kind"], str(event["message"])
