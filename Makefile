@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint types check slow clean
 
 demo: $(VENV)/installed
-	$(BIN)/isomatrix run
+	$(BIN)/isomatrix run stop.rounds=8
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
