@@ -55,7 +55,9 @@ class Drift:
     sentence: str
 
 
-def baseline_drift(by_round: Mapping[int, tuple[int, int]], alpha: float = 0.05) -> Drift | None:
+def baseline_drift(
+    by_round: Mapping[int, tuple[int, int]], alpha: float = 0.05, *, arm: str = "baseline"
+) -> Drift | None:
     """Compare the baseline's rate (bad, runs per round) in the first and second half of its rounds.
 
     Boschloo, two-sided. None where a half has no judged trial. If `moved`, contrasts should be read from the
@@ -75,7 +77,8 @@ def baseline_drift(by_round: Mapping[int, tuple[int, int]], alpha: float = 0.05)
         f"{counts_words(first_bad, first_runs)} ({percent(first_bad / first_runs)}) in the first half of its "
         f"rounds, {counts_words(second_bad, second_runs)} ({percent(second_bad / second_runs)}) in the second"
     )
-    sentence = f"baseline: {counts}, {p_words(p)}"
+    sentence = f"{arm}: {counts}, {p_words(p)}"
     if moved:
-        sentence = f"the baseline's rate moved: {counts}, {p_words(p)}; read the contrasts within rounds"
+        moving = "the baseline's rate" if arm == "baseline" else f"the rate of reference arm {arm}"
+        sentence = f"{moving} moved: {counts}, {p_words(p)}; read the contrasts within rounds"
     return Drift(first_bad, first_runs, second_bad, second_runs, p, moved, sentence)

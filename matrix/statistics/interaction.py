@@ -10,7 +10,7 @@ most: if neither setting alone ever fails, its margins leave one table only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -168,19 +168,29 @@ def _equal_odds_p(strata: list[Block]) -> float | None:
 
 @dataclass(frozen=True)
 class OneArm:
-    """One arm of a plan: its name, the axes it moves (none for the baseline) and its counts."""
+    """One arm of a plan: its name, the axes it moves (none for the baseline) and its counts.
+
+    `changes` tells levels of one axis apart, one text for each axis; where it is left out, axes have one level.
+    """
 
     name: str
     axes: frozenset[str]
     bad: int
     runs: int
+    changes: frozenset[str] = frozenset()
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """What the arm is put together from."""
+        return self.changes or self.axes
 
 
-def interaction_hints(arms: Sequence[OneArm], alpha: float = 0.05) -> tuple[str, ...]:
+def interaction_hints(arms: Sequence[OneArm], alpha: float = 0.05, *, tested: Collection[str] = ()) -> tuple[str, ...]:
     """What the rows hint at and the plan cannot see, one sentence each; empty where nothing is hinted at.
 
     Exploratory: single Boschloo tests at `alpha`, no correction for their number, and worded as a hint.
-    Raises `ValueError` unless exactly one arm moves no axis.
+    `tested` names combinations whose interaction is tested elsewhere. Raises `ValueError` unless exactly one
+    arm moves no axis.
     """
     baselines = [arm for arm in arms if not arm.axes]
     if len(baselines) != 1:
@@ -189,23 +199,27 @@ def interaction_hints(arms: Sequence[OneArm], alpha: float = 0.05) -> tuple[str,
     judged = [arm for arm in arms if arm.runs and arm.axes]
     if not baseline.runs:
         return ()
-    singles = {next(iter(arm.axes)): arm for arm in judged if len(arm.axes) == 1}
-    together = {arm.axes: arm for arm in judged if len(arm.axes) > 1}
+    singles = [arm for arm in judged if len(arm.axes) == 1]
+    together = [arm for arm in judged if len(arm.axes) > 1]
+    untested = [arm for arm in together if arm.name not in tested]
     return (
-        *_joint_cures(baseline, list(singles.values()), together, alpha),
-        *_joint_faults(baseline, singles, together, alpha),
+        *_joint_cures(baseline, singles, together, alpha),
+        *_joint_faults(baseline, singles, untested, alpha),
     )
 
 
-def _joint_cures(
-    baseline: OneArm, singles: list[OneArm], together: dict[frozenset[str], OneArm], alpha: float
-) -> list[str]:
+def _rarer(arm: OneArm, other: OneArm, alpha: float) -> bool:
+    """Whether the arm is below the other one; a cheap look at the rates spares most tests."""
+    if arm.bad * other.runs >= other.bad * arm.runs:
+        return False
+    return boschloo(arm.bad, arm.runs, other.bad, other.runs).lower <= alpha
+
+
+def _joint_cures(baseline: OneArm, singles: list[OneArm], together: list[OneArm], alpha: float) -> list[str]:
     """Several single changes each lower a failing baseline: it may need all of them at once to fail."""
-    cures = [arm for arm in singles if boschloo(arm.bad, arm.runs, baseline.bad, baseline.runs).lower <= alpha]
-    if len(cures) < 2:
-        return []
+    cures = [arm for arm in singles if _rarer(arm, baseline, alpha)]
     axes = frozenset().union(*(arm.axes for arm in cures))
-    if any(pair >= axes for pair in together):
+    if len(axes) < 2 or any(arm.axes >= axes for arm in together):
         return []
     named = ", ".join(f"{arm.name} {counts_words(arm.bad, arm.runs)}" for arm in cures)
     return [
@@ -215,16 +229,15 @@ def _joint_cures(
     ]
 
 
-def _joint_faults(
-    baseline: OneArm, singles: dict[str, OneArm], together: dict[frozenset[str], OneArm], alpha: float
-) -> list[str]:
+def _joint_faults(baseline: OneArm, singles: list[OneArm], together: list[OneArm], alpha: float) -> list[str]:
     """A combination fails more often than every one of its parts and than the baseline."""
     hints = []
-    for axes, arm in together.items():
-        parts = [baseline, *(singles[axis] for axis in sorted(axes) if axis in singles)]
-        if any(boschloo(arm.bad, arm.runs, part.bad, part.runs).higher > alpha for part in parts):
+    alone = {next(iter(arm.parts)): arm for arm in singles}
+    for arm in together:
+        parts = [baseline, *(alone[part] for part in sorted(arm.parts) if part in alone)]
+        if not all(_rarer(part, arm, alpha) for part in parts):
             continue
-        missing = sorted(axis for axis in axes if axis not in singles)
+        missing = sorted(part for part in arm.parts if part not in alone)
         named = ", ".join(f"{part.name} {counts_words(part.bad, part.runs)}" for part in parts)
         rest = f"; {', '.join(missing)} alone was not run" if missing else ""
         hints.append(

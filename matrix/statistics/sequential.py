@@ -17,17 +17,19 @@ The fixed rule looks once, with Boschloo and Holm.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from .confidence_sequence import PairedDifference, rate_below_e, rate_interval_always, upper_bound_always
+from .bounds import rate_bounds
+from .confidence_sequence import PairedDifference, rate_below_e
 from .contrast import boschloo, smallest_p
 from .difference import difference_interval
 from .eprocess import Block, TwoStreams
-from .interval import clopper_pearson, upper_bound
+from .interval import clopper_pearson
 from .multiplicity import e_holm, holm
-from .power import runs_for_power
+from .power import clean_runs, runs_for_power
 from .rule import StopRule
 from .words import (
     counts_words,
@@ -76,6 +78,9 @@ class Decision:
     rate_low: float | None  # two-sided interval; None without judged trials
     rate_high: float | None
     rate_below: float | None  # one-sided upper bound
+    # An undecided arm whose budget is used up: about how many runs per arm, and what they would show.
+    needed_runs: int | None = None
+    needed_for: Kind | None = None  # `DIFFERS`, or `CLEAN_BELOW_BOUND` after no corrupt trial at all
 
 
 @dataclass(frozen=True)
@@ -212,8 +217,8 @@ class _Walk:
         if self.rule.kind == "sequential" and self.rounds >= self.rule.min_rounds:
             self._look(last=True)
         for arm in self.open:
-            reason = f"undecided, {why}: {self._still_needed(arm)}"
-            arm.decision = self._decision(arm, Kind.UNDECIDED, reason, self._difference_evidence(arm))
+            evidence = self._difference_evidence(arm)
+            arm.decision = self._undecided(arm, f"undecided, {why}", evidence, self._needed(arm))
 
     def _look(self, *, last: bool = False) -> None:
         """Sequential: the first claim whose closed e value reaches 1 / alpha decides."""
@@ -258,12 +263,13 @@ class _Walk:
             if arm not in tested or arm.decision is not None:
                 continue
             kind = self._fixed_kind(arm, p_adjusted, self.rule.alpha / family)
+            evidence = _Evidence(p_adjusted=p_adjusted)
             if kind is Kind.UNDECIDED:
-                reason = f"undecided, all {self.rule.rounds} rounds are run: {self._still_needed(arm)}"
+                why = f"undecided, all {self.rule.rounds} rounds are run"
+                arm.decision = self._undecided(arm, why, evidence, self._needed(arm))
             else:
-                evidence = f"{p_words(p)}, {p_words(p_adjusted)} within the family of {family}"
-                reason = self._claim_words(arm, kind, evidence)
-            arm.decision = self._decision(arm, kind, reason, _Evidence(p_adjusted=p_adjusted))
+                words = f"{p_words(p)}, {p_words(p_adjusted)} within the family of {family}"
+                arm.decision = self._decision(arm, kind, self._claim_words(arm, kind, words), evidence)
 
     def _fixed_kind(self, arm: _Arm, p_adjusted: float, alpha: float) -> Kind:
         if p_adjusted <= self.rule.alpha:
@@ -316,7 +322,32 @@ class _Walk:
         points = 100 * (self.rule.equivalence_margin or 0)
         return f"equivalent within {points:g} points of rate ({evidence}): {self._against(arm)}"
 
-    def _still_needed(self, arm: _Arm) -> str:
+    def _needed(self, arm: _Arm) -> tuple[int, Kind] | None:
+        """About how many runs per arm would decide the arm at its observed rates, and as what."""
+        bad, runs, baseline_bad, baseline_runs = self._table(arm)
+        if runs == 0:
+            return None
+        design = runs_for_power(bad / runs, baseline_bad / baseline_runs, alpha=self.rule.alpha / len(self.arms))
+        if design is not None:
+            return design.runs, Kind.DIFFERS
+        bound = self.rule.clean_bound
+        if bound is None or arm.count.bad:
+            return None
+        needed = self._clean_runs(bound)
+        return (needed, Kind.CLEAN_BELOW_BOUND) if needed > arm.count.runs else None
+
+    def _clean_runs(self, bound: float) -> int:
+        """Runs without a corrupt trial after which an arm is below the bound."""
+        if self.rule.kind == "fixed":
+            return clean_runs(bound, 1 - self.rule.alpha / len(self.arms))
+        return next(runs for runs in itertools.count(1) if rate_below_e(0, runs, bound) >= 1 / self.rule.alpha)
+
+    def _undecided(self, arm: _Arm, why: str, evidence: _Evidence, needed: tuple[int, Kind] | None) -> Decision:
+        reason = f"{why}: {self._still_needed(arm, needed)}"
+        decision = self._decision(arm, Kind.UNDECIDED, reason, evidence)
+        return decision if needed is None else replace(decision, needed_runs=needed[0], needed_for=needed[1])
+
+    def _still_needed(self, arm: _Arm, needed: tuple[int, Kind] | None) -> str:
         """The counts, what they bound, and the runs that would be needed."""
         count = arm.count
         bounded = rate_words(count.bad, count.runs, 1 - self.rule.alpha, always=self.rule.kind == "sequential")
@@ -325,10 +356,15 @@ class _Walk:
             return f"{bounded}; no round has a judged trial of both this arm and the baseline"
         alpha = self.rule.alpha / len(self.arms)
         rates = bad / runs, baseline_bad / baseline_runs
-        needed = needed_words(runs_for_power(*rates, alpha=alpha), *rates)
+        if needed is not None and needed[1] is Kind.CLEAN_BELOW_BOUND:
+            words = (
+                f"about {needed[0]} runs without a corrupt one show a rate below {percent(self.rule.clean_bound or 0)}"
+            )
+        else:
+            words = needed_words(runs_for_power(*rates, alpha=alpha), *rates)
         if self.rule.kind == "fixed" and smallest_p(runs, baseline_runs) > alpha:
-            needed = f"{reach_words(runs, baseline_runs, smallest_p(runs, baseline_runs), alpha)}; {needed}"
-        return f"{bounded}; baseline {counts_words(baseline_bad, baseline_runs)}; {needed}"
+            words = f"{reach_words(runs, baseline_runs, smallest_p(runs, baseline_runs), alpha)}; {words}"
+        return f"{bounded}; baseline {counts_words(baseline_bad, baseline_runs)}; {words}"
 
     def _decision(
         self,
@@ -342,11 +378,8 @@ class _Walk:
         count = arm.count
         low = high = below = None
         if count.runs:
-            watched = self.rule.kind == "sequential"
-            counts = (count.bad, count.runs, 1 - self.rule.alpha)
-            ends = (rate_interval_always if watched else clopper_pearson)(*counts)
-            low, high = ends.low, ends.high
-            below = (upper_bound_always if watched else upper_bound)(*counts).value
+            ends = rate_bounds(count.bad, count.runs, 1 - self.rule.alpha, always=self.rule.kind == "sequential")
+            low, high, below = ends.low, ends.high, ends.below
         return Decision(
             arm=arm.name,
             kind=kind,
