@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,12 @@ from typing import Any
 import pyarrow as pa
 
 from .arm import Arm
+from .controls import Control, Status, judge_controls
 from .counts import ArmLabel, count_arms
 from .effect import agreeing_arms, clamped_settings, equivalent_arms
 from .outcome import Verdict
 from .plan import Plan
+from .plant import MARK, plant_of, plant_words
 from .reference import ReferenceChoice, find_reference
 from .statistics.rule import StopRule, stop_rule_from_mapping
 from .statistics.sequential import Decision, Kind, decide
@@ -45,12 +48,14 @@ class Analysis:
     equivalent: tuple[tuple[str, ...], ...]
     agreeing: tuple[tuple[str, ...], ...]
     baseline_clamped: tuple[str, ...]
+    controls: tuple[Control, ...] = ()
 
     @property
     def open_arms(self) -> frozenset[str]:
-        """Arms that another round must run: the undecided ones, and every arm that these are compared with."""
+        """Arms that another round must run: the undecided ones, what they are compared with, and the controls."""
         undecided = {arm for arm, decision in self.decisions.items() if not decision.closed}
-        return frozenset(undecided | {self.plan.arm(arm).reference for arm in undecided})
+        controls = {arm.name for arm in self.plan.arms if arm.control and undecided}
+        return frozenset(undecided | controls | {self.plan.arm(arm).reference for arm in undecided})
 
     def readings(self) -> dict[str, str]:
         """What each declared contrast shows, in a sentence with its numbers."""
@@ -80,10 +85,7 @@ class Analysis:
         )
 
     def _summary(self) -> list[str]:
-        rows = self.arms.to_pylist()
-        total = sum(row["n"] + row["n_failed"] + row["n_unjudged"] for row in rows)
-        corrupt, failed = (sum(row[name] for row in rows) for name in ("n_corrupt", "n_failed"))
-        words = f"{total:,} trials in {len(rows)} arms: {corrupt} corrupt, {failed} failed."
+        words = self.counts_words()
         differing = [arm for arm, decision in self.decisions.items() if decision.kind.value == "differs"]
         shown = (
             f"Differs from its reference arm: {', '.join(differing)}." if differing else "No arm was shown to differ."
@@ -91,13 +93,36 @@ class Analysis:
         undecided = sum(decision.kind.value == "undecided" for decision in self.decisions.values())
         if undecided:
             shown += f" Undecided: {undecided} of {len(self.decisions)} contrasts."
-        return [words, shown] if self.decisions else [words]
+        return [*self._warnings(), words, shown] if self.decisions else [*self._warnings(), words]
+
+    def counts_words(self) -> str:
+        """Trials, corrupt and failed, planted arms counted apart."""
+        rows = self.arms.to_pylist()
+        real, planted = [row for row in rows if not row["planted"]], [row for row in rows if row["planted"]]
+        words = _count(real, "arms") if real or not planted else ""
+        apart = _count(planted, f"arms {MARK}") if planted else ""
+        return "; ".join(part for part in (words, apart) if part) + "."
+
+    def _warnings(self) -> list[str]:
+        """What must be read before anything else: a failed control, and a baseline that is broken on purpose."""
+        lines = []
+        failed = [control for control in self.controls if control.status is Status.FAILED]
+        if failed:
+            lines.append(f"INVALID, nothing below counts: {'. '.join(str(control) for control in failed)}.")
+        plant = plant_of(self.plan.baseline)
+        if plant is not None:
+            lines.append(
+                f"The baseline is {MARK} ({plant_words(plant)}): nothing below is a finding about model or build."
+            )
+        return lines
 
     def _notes(self) -> list[str]:
         notes = [f"Reference: {self.reference}."]
+        notes += [f"{control}." for control in self.controls]
+        notes += _silent_plants(self.trials)
         notes += [f"The baseline is not what was asked: {words}." for words in self.baseline_clamped]
         rows = self.arms.to_pylist()
-        inert = [row["arm"] for row in rows if row["effect"] == "inert"]
+        inert = [row["arm"] for row in rows if row["effect"] == "inert" and not row["control"]]
         if inert:
             notes.append(
                 f"Inert here (every trial bitwise equal to the baseline, and the same evidence): {', '.join(inert)}. "
@@ -114,7 +139,7 @@ class Analysis:
             for group in self.agreeing
             if group not in self.equivalent
         ]
-        notes += [_unstable(row) for row in rows if (row["n_distinct_digests"] or 0) > 1]
+        notes += [_unstable(row) for row in rows if (row["n_distinct_digests"] or 0) > 1 and not row["planted"]]
         arms_by_reason: dict[str, list[str]] = defaultdict(list)
         for arm, reason in self.readings().items():
             arms_by_reason[reason].append(arm)
@@ -133,6 +158,27 @@ def _few_words(decision: Decision, rule: StopRule) -> str:
     if decision.kind is Kind.EQUIVALENT:
         return f"equivalent within {100 * (rule.equivalence_margin or 0):g} points"
     return "undecided"
+
+
+def _count(rows: Sequence[Mapping[str, Any]], arms: str) -> str:
+    total = sum(row["n"] + row["n_failed"] + row["n_unjudged"] for row in rows)
+    corrupt, failed = (sum(row[name] for row in rows) for name in ("n_corrupt", "n_failed"))
+    return f"{total:,} trials in {len(rows)} {arms}: {corrupt} corrupt, {failed} failed"
+
+
+def _silent_plants(trials: pa.Table) -> list[str]:
+    """A planted fault that was due and struck nothing is told, once for each arm and reason."""
+    names = ("arm", "plant_fired", "plant_report")
+    if any(name not in trials.column_names for name in names):
+        return []
+    counts: Counter[tuple[str, str]] = Counter()
+    for arm, fired, report in zip(*(trials.column(name).to_pylist() for name in names), strict=True):
+        note = json.loads(report).get("note") if fired is False and report else None
+        if note and not note.startswith("not drawn"):
+            counts[arm, note] += 1
+    return [
+        f"The fault planted in {arm} did not fire in {count} trials: {note}." for (arm, note), count in counts.items()
+    ]
 
 
 def _unstable(row: Mapping[str, Any]) -> str:
@@ -162,7 +208,7 @@ def analyse(
     choice = reference_choice(plan)
     judged = judge_table(trials, baseline, choice, thresholds)
     rows = trials_of(judged)
-    labels = [ArmLabel(arm.name, arm.axis, arm.level, arm.changes_text) for arm in plan.arms]
+    labels = [_label(arm) for arm in plan.arms]
     return Analysis(
         plan=plan,
         trials=judged,
@@ -172,11 +218,18 @@ def analyse(
         equivalent=tuple(equivalent_arms(rows, baseline)),
         agreeing=tuple(agreeing_arms(rows, baseline)),
         baseline_clamped=tuple(clamped_settings(rows, baseline)),
+        controls=judge_controls(plan.arms, judged),
     )
 
 
+def _label(arm: Arm) -> ArmLabel:
+    plant = plant_of(arm)
+    planted = None if plant is None else plant_words(plant)
+    return ArmLabel(arm.name, arm.axis, arm.level, arm.changes_text, planted, arm.control)
+
+
 def decisions_of(plan: Plan, judged: pa.Table, *, wall_s: float | None = None) -> dict[str, Decision]:
-    """Decisions on every declared contrast.
+    """Decisions on every declared contrast; controls are none.
 
     A crossed design has several reference arms. Each of them and the arms compared with it are a family of
     their own, and the families share alpha equally.
@@ -184,7 +237,7 @@ def decisions_of(plan: Plan, judged: pa.Table, *, wall_s: float | None = None) -
     rule = stop_rule_from_mapping(plan.stop)
     families: dict[str, list[Arm]] = defaultdict(list)
     for arm in plan.arms:
-        if arm is not plan.baseline:
+        if arm is not plan.baseline and not arm.control:
             families[arm.reference].append(arm)
     shared = dataclasses.replace(rule, alpha=rule.alpha / max(1, len(families)))
     rows = _rows(judged)

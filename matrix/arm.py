@@ -75,8 +75,8 @@ class Arm:
     """A named set of levels with its resolved configuration.
 
     `configuration` is plain JSON data and holds everything that a trial needs: `settings`, `model`, `probe`,
-    `load` and `build` can change its result; `files` (paths) and `limits` cannot. `reference` names the arm
-    of its declared contrast.
+    `load`, `build` and `plant` can change its result; `files` (paths) and `limits` cannot. `reference` names
+    the arm of its declared contrast; a `control` (positive or negative) has none.
     """
 
     name: str
@@ -85,6 +85,7 @@ class Arm:
     changes: tuple[tuple[str, str], ...]
     reference: str
     configuration: Mapping[str, Any]
+    control: str | None = None
 
     @property
     def changes_text(self) -> str:

@@ -30,6 +30,8 @@ class ArmLabel:
     axis: str | None = None
     level: str | None = None
     changes: str | None = None
+    planted: str | None = None
+    control: str | None = None
 
 
 def count_arms(
@@ -77,6 +79,8 @@ def _described(trials: Trials, label: ArmLabel, members: Sequence[int]) -> dict[
             name: trials.value(first, name) if value is None and first is not None else value
             for name, value in told.items()
         },
+        "planted": label.planted,
+        "control": label.control,
     }
 
 

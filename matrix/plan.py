@@ -79,7 +79,7 @@ class Plan:
 
     def contrasts(self) -> list[tuple[str, str]]:
         """Declared contrasts as (arm, its reference arm), in the plan's order."""
-        return [(arm.name, arm.reference) for arm in self.arms if arm.reference != arm.name]
+        return [(arm.name, arm.reference) for arm in self.arms if arm.reference != arm.name and not arm.control]
 
     def trial_id(self, arm: Arm, round_index: int) -> str:
         """Readable prefix and a hash over everything that can change the trial's result.

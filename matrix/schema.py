@@ -191,6 +191,11 @@ TRIALS: tuple[Column, ...] = (
         "stderr of the worker with the native log; the middle cut out above the limit",
     ),
     Column("stdout_tail", pa.string(), "last bytes of stdout, which must be empty; null if it was"),
+    Column("plant", pa.string(), "planted fault as asked for, JSON; null if nothing was planted"),
+    Column(
+        "plant_fired", pa.bool_(), "whether the planted fault struck; null without one, or if the worker never said"
+    ),
+    Column("plant_report", pa.string(), "what the planted fault hit, or why it did not, JSON"),
     *VERDICT_COLUMNS,
 )
 
@@ -199,6 +204,8 @@ ARMS: tuple[Column, ...] = (
     Column("axis", pa.string(), "the axis that the arm moves; 'baseline'; or 'several'"),
     Column("level", pa.string(), "the level that the axis has in this arm"),
     Column("changes", pa.string(), "all differences from the baseline"),
+    Column("planted", pa.string(), "the fault planted in this arm, in words; null for a real arm"),
+    Column("control", pa.string(), "positive or negative for a control arm, else null"),
     Column("n", pa.int32(), "trials that count: judged, failures left out", "trials"),
     Column("n_corrupt", pa.int32(), "trials whose verdict counts as corruption", "trials"),
     Column("n_failed", pa.int32(), "trials whose outcome is not ok", "trials"),

@@ -13,6 +13,7 @@ from typing import Any
 
 from .arm import BASELINE
 from .outcome import Outcome
+from .plant import MARK
 
 __all__ = ["Cell", "Row", "Table", "arms_table", "percent"]
 
@@ -39,7 +40,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """One arm. `mark` is `baseline`, `corrupt`, `failed`, `inert` or empty, for renderers that have colours."""
+    """One arm. `mark` is `planted`, `baseline`, `corrupt`, `failed`, `inert` or empty, for renderers with colours."""
 
     cells: Mapping[str, Cell]
     mark: str = ""
@@ -110,6 +111,8 @@ def _row(arm: Mapping[str, Any], reading: str) -> Row:
 
 
 def _mark(arm: Mapping[str, Any]) -> str:
+    if arm["planted"]:
+        return "planted"
     if arm["n_corrupt"]:
         return "corrupt"
     if arm["n_failed"]:
@@ -120,6 +123,8 @@ def _mark(arm: Mapping[str, Any]) -> str:
 
 
 def _arm_words(arm: Mapping[str, Any]) -> str:
+    if arm["planted"] and arm["arm"] == BASELINE:
+        return f"{BASELINE} {MARK}: {arm['planted']}"
     if arm["arm"] in (BASELINE, arm["changes"]) or not arm["changes"]:
         return str(arm["arm"])
     return f"{arm['arm']}: {arm['changes']}" if arm["changes"] not in arm["arm"] else str(arm["arm"])

@@ -20,7 +20,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..matrix.arm import BASELINE, SEVERAL, Arm, Axis, AxisError, Draft, draft_arms, level_text, merge_equal
+from ..matrix.controls import control_arms
 from ..matrix.plan import Plan, PlanError
+from ..matrix.plant import PlantError, mark_planted, plant_from_mapping
 from ..matrix.settings import SettingError, Settings, closest, setting_table, settings_from_mapping
 from ..matrix.statistics.rule import StopRuleError, stop_rule_from_mapping
 from .builds import find_build
@@ -31,9 +33,9 @@ from .models import media_file, model_files
 
 __all__ = ["Request", "build_plan", "check_setting_name", "hydra_word", "parse_arguments", "quoted"]
 
-_GROUPS = ("load", "model", "probe")
-_NO_AXIS = ("run", "stop", "axes", "arms", "cross", "reference", "hydra", "experiment")
-_OPEN_MAPPINGS = ("settings.env.", "arms.", "axes.", "load.")
+_GROUPS = ("load", "model", "plant", "probe")
+_NO_AXIS = ("run", "stop", "axes", "arms", "cross", "reference", "controls", "hydra", "experiment")
+_OPEN_MAPPINGS = ("settings.env.", "arms.", "axes.", "load.", "plant.")
 _TEXTS = ("probe.prompt",)
 _PATHS = ("model.path", "model.mmproj", "probe.audio", "probe.image", "run.results", "run.python", "reference.ids")
 
@@ -128,16 +130,22 @@ def build_plan(loader: ConfigLoader, config: DictConfig, request: Request) -> tu
         start = {axis.name: axis.levels[0] for axis in axes}
         arms, merges = merge_equal(_arm(draft, start, composer) for draft in drafts)
         notes += [str(merge) for merge in merges]
+        arms, renamed = mark_planted(arms)
+        if base.controls.enabled:
+            arms += control_arms(arms[0], base.controls.rate)
         plan = Plan(
             seed=base.run.seed,
             rounds=rule.rounds,
             arms=tuple(arms),
             stop=asdict(rule),
-            reference={"arm": base.reference.arm, "ids": _reference_ids(base.reference.ids)},
+            reference={
+                "arm": renamed.get(base.reference.arm, base.reference.arm),
+                "ids": _reference_ids(base.reference.ids),
+            },
             notes=tuple(notes),
         )
-        plan.arm(base.reference.arm)
-    except (AxisError, PlanError, StopRuleError) as error:
+        plan.arm(plan.reference["arm"])
+    except (AxisError, PlanError, PlantError, StopRuleError) as error:
         raise UserError(str(error)) from error
     return base, plan
 
@@ -272,6 +280,7 @@ def _configuration(composed: DictConfig) -> dict[str, Any]:
     model = model_files(composed.model, with_projector=probe.kind != "text")
     media = media_file(probe, embedded=composed.model.kind in ("tiny", "tiny_moe") and not composed.model.path)
     build = find_build(composed.run.python, settings.env)
+    limits = _limits(composed.run.limits)
     return {
         "settings": settings.as_mapping(),
         "model": model.identity(),
@@ -284,7 +293,8 @@ def _configuration(composed: DictConfig) -> dict[str, Any]:
             "media": str(media) if media else None,
             "python": build.python,
         },
-        "limits": _limits(composed.run.limits),
+        "limits": limits,
+        **_plant(composed.plant, limits),
     }
 
 
@@ -306,6 +316,19 @@ def _load(node: Any) -> dict[str, Any]:
     except LoadError as error:
         raise UserError(f"load: {error}") from error
     return {"kind": node.kind, "parameters": parameters}
+
+
+def _plant(node: Any, limits: Mapping[str, Any]) -> dict[str, Any]:
+    """The planted fault as part of a configuration; nothing at all where none is planted."""
+    try:
+        plant = plant_from_mapping(_container(node))
+    except PlantError as error:
+        raise UserError(str(error)) from error
+    if plant is None:
+        return {}
+    if plant["kind"] == "allocate" and limits["memory_gb"] is None:
+        raise UserError("plant=allocate takes memory until a limit ends it; set run.limits.memory_gb, for example to 1")
+    return {"plant": plant}
 
 
 def _limits(node: Any) -> dict[str, Any]:

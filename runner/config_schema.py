@@ -45,6 +45,14 @@ class ReferenceNode:
 
 
 @dataclass
+class ControlsNode:
+    """Whether a positive and a negative control run along, and the rate of the positive one's planted fault."""
+
+    enabled: bool = False
+    rate: float = 0.5
+
+
+@dataclass
 class LimitsNode:
     """When the runner ends a trial."""
 
@@ -91,6 +99,8 @@ def register() -> None:
             ("arms", dict[str, Any], field(default_factory=dict)),
             ("cross", list[str], field(default_factory=list)),
             ("load", dict[str, Any], field(default_factory=dict)),
+            ("plant", dict[str, Any], field(default_factory=dict)),
+            ("controls", ControlsNode, field(default_factory=ControlsNode)),
             ("stop", dict[str, Any], field(default_factory=dict)),
             ("reference", ReferenceNode, field(default_factory=ReferenceNode)),
             ("run", RunNode, field(default_factory=RunNode)),

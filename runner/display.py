@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ..matrix.plan import Plan
+from ..matrix.plant import arm_label
 from .duration import words
 
 __all__ = ["Display"]
@@ -47,6 +48,7 @@ class Display:
         self._title = title
         self._console = Console(stderr=True)
         self._tallies = {arm.name: _ArmTally() for arm in plan.arms}
+        self._labels = {arm.name: arm_label(arm) for arm in plan.arms}
         self._running = ""
         self._done = done
         self._started = time.monotonic()
@@ -139,7 +141,7 @@ class Display:
         judged = corrupt + tally.verdicts["identical"] + tally.verdicts["drift"]
         mean = f"{tally.seconds / tally.trials:.2f} s" if tally.trials else ""
         return (
-            Text(f"> {arm}" if arm == self._running else f"  {arm}"),
+            Text(f"> {self._labels[arm]}" if arm == self._running else f"  {self._labels[arm]}"),
             Text(f"{corrupt}/{judged}", style="bold red" if corrupt else ""),
             Text(_counted(tally.verdicts)),
             Text(_counted(tally.outcomes)),

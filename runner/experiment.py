@@ -19,6 +19,7 @@ from rich.text import Text
 from ..matrix.analysis import Analysis, analyse
 from ..matrix.outcome import Outcome
 from ..matrix.plan import Plan
+from ..matrix.plant import MARK
 from ..matrix.schema import trials_schema
 from . import session
 from .compose import quoted
@@ -155,6 +156,12 @@ def _default_name(config: DictConfig) -> str:
 
 def _counts_in_words(analysis: Analysis) -> str:
     rows = analysis.arms.to_pylist()
+    real, planted = [row for row in rows if not row["planted"]], [row for row in rows if row["planted"]]
+    told = [_corrupt_and_failed(rows) for rows in (real, planted) if rows]
+    return f"; {MARK} ".join(told) if real else f"{MARK} {told[0]}"
+
+
+def _corrupt_and_failed(rows: Sequence[Mapping[str, Any]]) -> str:
     corrupt, failed = (sum(row[name] for row in rows) for name in ("n_corrupt", "n_failed"))
     return f"{corrupt} corrupt, {failed} failed"
 

@@ -172,6 +172,11 @@ class Transcript:
             pa.array([self._teacher[column.name]], type=column.type)
         self._fields["progress_stage"] = "teacher"
 
+    def _on_plant(self, event: Mapping[str, Any]) -> None:
+        self._fields["plant_fired"] = bool(event["fired"])
+        told = {name: value for name, value in event.items() if name not in ("event", "t", "kind", "fired")}
+        self._fields["plant_report"] = _json(told)
+
     def _on_error(self, event: Mapping[str, Any]) -> None:
         kind, message = event["kind"], str(event["message"])
         where = event.get("where")

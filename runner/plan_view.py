@@ -8,6 +8,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ..matrix.plan import Plan
+from ..matrix.plant import arm_label
 from .duration import words
 
 __all__ = ["print_plan"]
@@ -21,11 +22,11 @@ def print_plan(plan: Plan, console: Console, seconds_per_trial: float | None = N
             grid.add_column(heading, overflow="fold")
         for arm in plan.arms:
             reference = "" if arm is plan.baseline else arm.reference
-            grid.add_row(Text(arm.name), Text(arm.changes_text), Text(reference))
+            grid.add_row(Text(arm_label(arm)), Text(arm.changes_text), Text(reference))
         console.print(grid)
     else:
         for arm in plan.arms:
-            console.file.write(f"{arm.name}\t{arm.changes_text}\t{arm.reference}\n")
+            console.file.write(f"{arm_label(arm)}\t{arm.changes_text}\t{arm.reference}\n")
     for note in plan.notes:
         console.print(Text(f"* {note}"))
     trials = len(plan.arms) * plan.rounds

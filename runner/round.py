@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from omegaconf import DictConfig
 from ..matrix.arm import Arm
 from ..matrix.outcome import Outcome
 from ..matrix.plan import Plan, PlannedTrial
+from ..matrix.plant import plant_of
 from . import session
 from .errors import UserError
 from .load import LoadSpec
@@ -78,6 +80,7 @@ def _identity(arm: Arm, planned: PlannedTrial) -> dict[str, Any]:
         "model_sha256": model["sha256"],
         "mmproj_sha256": model["mmproj_sha256"],
         "media_sha256": probe["media_sha256"],
+        "plant": None if (plant := plant_of(arm)) is None else json.dumps(dict(plant)),
     }
 
 
@@ -117,4 +120,5 @@ def _spec(configuration: Mapping[str, Any], trial_id: str) -> dict[str, Any]:
             "ignore_eos": probe["ignore_eos"],
         },
         "limits": {},
+        "plant": configuration.get("plant"),
     }

@@ -12,7 +12,7 @@ from .markdown import render_markdown
 
 __all__ = ["print_table", "terminal_table"]
 
-_STYLES = {"corrupt": "bold red", "failed": "yellow", "baseline": "bold", "inert": "dim", "": ""}
+_STYLES = {"corrupt": "bold red", "failed": "yellow", "baseline": "bold", "inert": "dim", "planted": "magenta", "": ""}
 _NUMBERS = ("corrupt", "first", "time")
 
 
