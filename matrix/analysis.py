@@ -7,6 +7,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +16,14 @@ from .arm import Arm
 from .controls import Control, Status, judge_controls
 from .counts import ArmLabel, count_arms
 from .effect import agreeing_arms, clamped_settings, equivalent_arms
+from .findings import Findings, findings_of
 from .outcome import Verdict
 from .plan import Plan
 from .plant import MARK, plant_of, plant_words
+from .reading import contrast_sentences, few_words
 from .reference import ReferenceChoice, find_reference
 from .statistics.rule import StopRule, stop_rule_from_mapping
-from .statistics.sequential import Decision, Kind, decide
-from .statistics.words import e_words, p_words, percent
+from .statistics.sequential import Decision, decide
 from .table import Table, arms_table
 from .thresholds import Thresholds
 from .trials import trials_of
@@ -57,6 +59,11 @@ class Analysis:
         controls = {arm.name for arm in self.plan.arms if arm.control and undecided}
         return frozenset(undecided | controls | {self.plan.arm(arm).reference for arm in undecided})
 
+    @cached_property
+    def findings(self) -> Findings:
+        """What the rows say beside the declared contrasts; worked out on first use, since a run need not know it."""
+        return findings_of(self.plan, self.trials, self.arms.to_pylist())
+
     def readings(self) -> dict[str, str]:
         """What each declared contrast shows, in a sentence with its numbers."""
         return {arm: decision.reason for arm, decision in self.decisions.items()}
@@ -64,7 +71,7 @@ class Analysis:
     def _short_readings(self) -> dict[str, str]:
         """The same in the few words of a cell; the sentences stand below the table."""
         rule = stop_rule_from_mapping(self.plan.stop)
-        return {arm: _few_words(decision, rule) for arm, decision in self.decisions.items()}
+        return {arm: few_words(decision, rule) for arm, decision in self.decisions.items()}
 
     def verdict_counts(self) -> dict[str, dict[str, int]]:
         """Trials by arm and verdict."""
@@ -82,26 +89,26 @@ class Analysis:
             summary=self._summary(),
             notes=self._notes(),
             provenance=provenance,
+            exploratory=self.findings.exploratory(),
         )
 
     def _summary(self) -> list[str]:
-        words = self.counts_words()
-        differing = [arm for arm, decision in self.decisions.items() if decision.kind.value == "differs"]
-        shown = (
-            f"Differs from its reference arm: {', '.join(differing)}." if differing else "No arm was shown to differ."
-        )
-        undecided = sum(decision.kind.value == "undecided" for decision in self.decisions.values())
-        if undecided:
-            shown += f" Undecided: {undecided} of {len(self.decisions)} contrasts."
-        return [*self._warnings(), words, shown] if self.decisions else [*self._warnings(), words]
+        inert = {row["arm"] for row in self.arms.to_pylist() if row["effect"] == "inert"}
+        return [
+            *self._warnings(),
+            *self.findings.warnings(),
+            self.counts_words(),
+            *contrast_sentences(self.plan, self.decisions, inert),
+            *self.findings.headlines(),
+        ]
 
     def counts_words(self) -> str:
         """Trials, corrupt and failed, planted arms counted apart."""
         rows = self.arms.to_pylist()
         real, planted = [row for row in rows if not row["planted"]], [row for row in rows if row["planted"]]
-        words = _count(real, "arms") if real or not planted else ""
-        apart = _count(planted, f"arms {MARK}") if planted else ""
-        return "; ".join(part for part in (words, apart) if part) + "."
+        parts = [_count(real)] if real or not planted else []
+        parts += [_count(planted, f" {MARK}")] if planted else []
+        return "; ".join(parts) + "."
 
     def _warnings(self) -> list[str]:
         """What must be read before anything else: a failed control, and a baseline that is broken on purpose."""
@@ -122,7 +129,7 @@ class Analysis:
         notes += _silent_plants(self.trials)
         notes += [f"The baseline is not what was asked: {words}." for words in self.baseline_clamped]
         rows = self.arms.to_pylist()
-        inert = [row["arm"] for row in rows if row["effect"] == "inert" and not row["control"]]
+        inert = [row["arm"] for row in rows if row["effect"] == "inert" and not (row["control"] or row["planted"])]
         if inert:
             notes.append(
                 f"Inert here (every trial bitwise equal to the baseline, and the same evidence): {', '.join(inert)}. "
@@ -143,27 +150,15 @@ class Analysis:
         arms_by_reason: dict[str, list[str]] = defaultdict(list)
         for arm, reason in self.readings().items():
             arms_by_reason[reason].append(arm)
+        notes += self.findings.notes()
         notes += [f"{', '.join(arms)}: {reason}." for reason, arms in arms_by_reason.items()]
         return [*notes, *self.plan.notes]
 
 
-def _few_words(decision: Decision, rule: StopRule) -> str:
-    evidence = p_words(decision.p_adjusted) if decision.e_adjusted is None and decision.p_adjusted is not None else ""
-    if decision.e_adjusted is not None:
-        evidence = e_words(decision.e_adjusted)
-    if decision.kind is Kind.DIFFERS:
-        return f"differs ({evidence})"
-    if decision.kind is Kind.CLEAN_BELOW_BOUND:
-        return f"rate below {percent(rule.clean_bound or 0)}"
-    if decision.kind is Kind.EQUIVALENT:
-        return f"equivalent within {100 * (rule.equivalence_margin or 0):g} points"
-    return "undecided"
-
-
-def _count(rows: Sequence[Mapping[str, Any]], arms: str) -> str:
+def _count(rows: Sequence[Mapping[str, Any]], mark: str = "") -> str:
     total = sum(row["n"] + row["n_failed"] + row["n_unjudged"] for row in rows)
     corrupt, failed = (sum(row[name] for row in rows) for name in ("n_corrupt", "n_failed"))
-    return f"{total:,} trials in {len(rows)} {arms}: {corrupt} corrupt, {failed} failed"
+    return f"{total:,} trials in {len(rows)} arm{'s' * (len(rows) != 1)}{mark}: {corrupt} corrupt, {failed} failed"
 
 
 def _silent_plants(trials: pa.Table) -> list[str]:
@@ -209,10 +204,11 @@ def analyse(
     judged = judge_table(trials, baseline, choice, thresholds)
     rows = trials_of(judged)
     labels = [_label(arm) for arm in plan.arms]
+    rule = stop_rule_from_mapping(plan.stop)
     return Analysis(
         plan=plan,
         trials=judged,
-        arms=count_arms(judged, labels, baseline),
+        arms=count_arms(judged, labels, baseline, confidence=1 - rule.alpha, always=rule.kind == "sequential"),
         decisions=decisions_of(plan, judged, wall_s=wall_s),
         reference=find_reference(judged, baseline, choice).reason,
         equivalent=tuple(equivalent_arms(rows, baseline)),

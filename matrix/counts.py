@@ -14,7 +14,7 @@ import pyarrow as pa
 from .effect import Effect, arm_effects, equivalent_arms
 from .outcome import Outcome, Verdict
 from .schema import arms_schema
-from .statistics.interval import clopper_pearson
+from .statistics.bounds import rate_bounds
 from .trials import Trials, trials_of
 
 __all__ = ["ArmLabel", "count_arms"]
@@ -38,12 +38,16 @@ def count_arms(
     source: pa.Table | Sequence[Mapping[str, Any]],
     arms_in_order: Sequence[str | ArmLabel],
     baseline_arm: str | None = None,
+    *,
+    confidence: float = 0.95,
+    always: bool = False,
 ) -> pa.Table:
     """One row per arm in the given order, from trials whose verdict columns are filled.
 
     The first arm is the baseline unless one is named. Arms that have trials but are not listed follow, by
-    name, so that no trial is lost. Intervals are Clopper-Pearson at 95 %; an arm without a judged trial has
-    no rate. Raises `ValueError` for a trial without a verdict.
+    name, so that no trial is lost. `confidence` is the level of intervals and bounds: Clopper-Pearson, or, for a
+    run that was looked at after every round, those that hold at every round (`always`). An arm without a judged
+    trial has no rate. Raises `ValueError` for a trial without a verdict.
     """
     trials = trials_of(source)
     labels = [ArmLabel(arm) if isinstance(arm, str) else arm for arm in arms_in_order]
@@ -59,7 +63,7 @@ def count_arms(
     rows = [
         {
             **_described(trials, label, members[label.arm]),
-            **columns.counted(members[label.arm]),
+            **columns.counted(members[label.arm], confidence, always=always),
             "effect": effects.get(label.arm, _UNKNOWN).effect,
             "effect_reason": effects.get(label.arm, _UNKNOWN).reason,
             "equivalent_to": equals.get(label.arm),
@@ -103,7 +107,7 @@ class _Columns:
         self._wall = trials.values("wall_s")
         self._corrupt = trials.values("corrupt")
 
-    def counted(self, members: Sequence[int]) -> dict[str, Any]:
+    def counted(self, members: Sequence[int], confidence: float, *, always: bool) -> dict[str, Any]:
         """Everything that is a count of an arm's trials."""
         verdicts = Counter(self._verdicts[index] for index in members)
         failed = verdicts[Verdict.FAILED]
@@ -117,7 +121,7 @@ class _Columns:
             "n": judged,
             "n_corrupt": len(corrupt),
             "n_failed": failed,
-            **_rate(len(corrupt), judged),
+            **_rates(len(corrupt), judged, failed, len(members), confidence, always),
             "n_identical": verdicts[Verdict.IDENTICAL],
             "n_drift": verdicts[Verdict.DRIFT],
             "n_divergent": verdicts[Verdict.DIVERGENT],
@@ -152,8 +156,13 @@ def _verdicts(trials: Trials) -> list[Verdict]:
     return verdicts
 
 
-def _rate(corrupt: int, judged: int) -> dict[str, float | None]:
-    if judged == 0:
-        return {"rate": None, "rate_low": None, "rate_high": None}
-    interval = clopper_pearson(corrupt, judged)
-    return {"rate": corrupt / judged, "rate_low": interval.low, "rate_high": interval.high}
+def _rates(corrupt: int, judged: int, failed: int, trials: int, confidence: float, always: bool) -> dict[str, Any]:
+    rates: dict[str, Any] = {"confidence": confidence, "always": always}
+    if judged:
+        ends = rate_bounds(corrupt, judged, confidence, always=always)
+        rates |= {"rate": corrupt / judged, "rate_low": ends.low, "rate_high": ends.high}
+        rates |= {"rate_below": ends.below, "rate_above": ends.above}
+    if trials:
+        ends = rate_bounds(failed, trials, confidence, always=always)
+        rates |= {"failed_rate": failed / trials, "failed_rate_low": ends.low, "failed_rate_high": ends.high}
+    return rates

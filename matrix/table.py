@@ -15,12 +15,15 @@ from .arm import BASELINE
 from .outcome import Outcome
 from .plant import MARK
 
-__all__ = ["Cell", "Row", "Table", "arms_table", "percent"]
+__all__ = ["EXPLORATORY", "Cell", "Row", "Table", "arms_table", "percent"]
+
+EXPLORATORY = "Exploratory, declared by nobody beforehand"
+"""Words above the list of such findings."""
 
 HEADINGS = {
     "arm": "arm",
     "corrupt": "corrupt",
-    "interval": "rate, 95 % interval",
+    "interval": "rate",
     "verdicts": "verdicts",
     "failed": "failed",
     "first": "first divergent",
@@ -48,7 +51,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Summary sentences on top, one row per arm, notes and provenance below. `columns` are keys of cells."""
+    """Summary sentences on top, one row per arm, notes and provenance below. `columns` are keys of cells.
+
+    `exploratory` are findings that nobody declared beforehand; they stand apart and are marked so.
+    """
 
     title: str
     summary: tuple[str, ...]
@@ -56,10 +62,14 @@ class Table:
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
     provenance: tuple[str, ...]
+    exploratory: tuple[str, ...] = ()
+    confidence: str = ""
 
     def heading(self, column: str) -> str:
         """The words above a column."""
-        return HEADINGS[column]
+        return (
+            f"{HEADINGS[column]}, {self.confidence}" if column == "interval" and self.confidence else HEADINGS[column]
+        )
 
 
 def percent(share: float) -> str:
@@ -77,6 +87,7 @@ def arms_table(
     summary: Sequence[str] = (),
     notes: Sequence[str] = (),
     provenance: Sequence[str] = (),
+    exploratory: Sequence[str] = (),
 ) -> Table:
     """The isolation table from rows of `arms.parquet`, the baseline first.
 
@@ -91,7 +102,22 @@ def arms_table(
         "reading": bool(readings),
     }
     columns = tuple(name for name in HEADINGS if optional.get(name, True))
-    return Table(title, tuple(summary), columns, rows, tuple(notes), tuple(provenance))
+    return Table(
+        title,
+        tuple(summary),
+        columns,
+        rows,
+        tuple(notes),
+        tuple(provenance),
+        tuple(exploratory),
+        _confidence(ordered[0]) if ordered else "",
+    )
+
+
+def _confidence(arm: Mapping[str, Any]) -> str:
+    """The level of intervals and bounds; those of a run that was watched hold at every round."""
+    level = percent(arm["confidence"])
+    return f"{level} at every round" if arm["always"] else level
 
 
 def _row(arm: Mapping[str, Any], reading: str) -> Row:
@@ -133,6 +159,10 @@ def _arm_words(arm: Mapping[str, Any]) -> str:
 def _interval(arm: Mapping[str, Any]) -> str:
     if not arm["n"]:
         return "no trial counts"
+    if not arm["n_corrupt"]:
+        return f"below {percent(arm['rate_below'])}"  # one-sided: no failure is not a rate of zero
+    if arm["n_corrupt"] == arm["n"]:
+        return f"above {percent(arm['rate_above'])}"
     low, high = percent(arm["rate_low"]), percent(arm["rate_high"])
     return f"{percent(arm['rate'])} ({low.removesuffix(' %')} to {high})"
 

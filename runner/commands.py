@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -42,8 +43,12 @@ def report(arguments: argparse.Namespace) -> int:
 def _rendered(result: LoadedResult, form: str) -> str:
     if form == "md":
         return render_markdown(result.table())
-    arms, readings = result.analysis.arms.to_pylist(), result.analysis.readings()
-    return render_csv(arms, readings) if form == "csv" else render_json(result.table(), arms, readings)
+    analysis = result.analysis
+    arms, readings = analysis.arms.to_pylist(), analysis.readings()
+    if form == "csv":
+        return render_csv(arms, readings)
+    decisions = {arm: asdict(decision) for arm, decision in analysis.decisions.items()}
+    return render_json(result.table(), arms, readings, decisions, analysis.findings.as_data())
 
 
 def judge(arguments: argparse.Namespace) -> int:

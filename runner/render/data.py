@@ -24,13 +24,22 @@ def render_csv(arms: Sequence[Mapping[str, Any]], readings: Mapping[str, str]) -
     return out.getvalue()
 
 
-def render_json(table: Table, arms: Sequence[Mapping[str, Any]], readings: Mapping[str, str]) -> str:
-    """Title, summary, arms with all their numbers, readings, notes and provenance."""
+def render_json(
+    table: Table,
+    arms: Sequence[Mapping[str, Any]],
+    readings: Mapping[str, str],
+    decisions: Mapping[str, Any],
+    findings: Mapping[str, Any],
+) -> str:
+    """Title, summary, arms with all their numbers, decisions, findings beside them, notes and provenance."""
     content = {
         "title": table.title,
         "summary": list(table.summary),
         "arms": [{**arm, "reading": readings.get(arm["arm"])} for arm in arms],
+        "decisions": list(decisions.values()),
+        "findings": findings,
         "notes": list(table.notes),
+        "exploratory": list(table.exploratory),
         "provenance": list(table.provenance),
     }
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"

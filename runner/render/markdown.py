@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...matrix.table import Table
+from ...matrix.table import EXPLORATORY, Table
 
 __all__ = ["render_markdown"]
 
@@ -14,6 +14,8 @@ def render_markdown(table: Table) -> str:
     lines += _pipe_table(table)
     if table.notes:
         lines += ["", *(f"* {_escaped(note)}" for note in table.notes)]
+    if table.exploratory:
+        lines += ["", f"{EXPLORATORY}:", "", *(f"* {_escaped(line)}" for line in table.exploratory)]
     if table.provenance:
         lines += ["", "<details><summary>provenance</summary>", ""]
         lines += [f"* {_escaped(line)}" for line in table.provenance]

@@ -7,7 +7,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ...matrix.table import Table
+from ...matrix.table import EXPLORATORY, Table
 from .markdown import render_markdown
 
 __all__ = ["print_table", "terminal_table"]
@@ -31,6 +31,8 @@ def terminal_table(table: Table) -> RenderableType:
     parts: list[RenderableType] = [Text(sentence) for sentence in table.summary]
     parts.append(grid)
     parts += [Text(f"* {note}") for note in table.notes]
+    if table.exploratory:
+        parts += [Text(f"{EXPLORATORY}:"), *(Text(f"* {line}") for line in table.exploratory)]
     parts += [Text(line, style="dim") for line in table.provenance]
     return Group(*parts)
 
