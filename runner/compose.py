@@ -36,7 +36,7 @@ __all__ = ["Request", "build_plan", "check_setting_name", "hydra_word", "parse_a
 _GROUPS = ("load", "model", "plant", "probe")
 _NO_AXIS = ("run", "stop", "axes", "arms", "cross", "reference", "controls", "hydra", "experiment")
 _OPEN_MAPPINGS = ("settings.env.", "arms.", "axes.", "load.", "plant.")
-_TEXTS = ("probe.prompt",)
+_TEXTS = ("probe.prompt", "reference.arm")
 _PATHS = ("model.path", "model.mmproj", "probe.audio", "probe.image", "run.results", "run.python", "reference.ids")
 
 
@@ -54,7 +54,7 @@ def hydra_word(word: str) -> str:
 
     A new key of an open mapping needs no plus sign from the user (`settings.env.X=1`). A prompt is text as it
     stands, commas and all, unless it starts with a quote: then it is in Hydra's own notation, and can be a
-    list of prompts. The name of an existing file is taken as it is, too.
+    list of prompts; so is the name of an arm, which has equals signs. The name of an existing file is taken as it is, too.
     """
     key, equals, value = word.partition("=")
     if equals and ((key in _TEXTS and not value.startswith(("'", '"'))) or (key in _PATHS and Path(value).exists())):
