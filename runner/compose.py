@@ -34,7 +34,7 @@ from .models import media_file, model_files
 __all__ = ["Request", "build_plan", "check_setting_name", "hydra_word", "parse_arguments", "quoted"]
 
 _GROUPS = ("load", "model", "plant", "probe")
-_NO_AXIS = ("run", "stop", "axes", "arms", "cross", "reference", "controls", "hydra", "experiment")
+_NO_AXIS = ("run", "stop", "plan", "axes", "arms", "cross", "reference", "controls", "hydra", "experiment")
 _OPEN_MAPPINGS = ("settings.env.", "arms.", "axes.", "load.", "plant.")
 _TEXTS = ("probe.prompt", "reference.arm")
 _PATHS = ("model.path", "model.mmproj", "probe.audio", "probe.image", "run.results", "run.python", "reference.ids")

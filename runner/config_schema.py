@@ -53,6 +53,14 @@ class ControlsNode:
 
 
 @dataclass
+class PlanNode:
+    """What `isomatrix plan` forecasts: these rates of one arm, against the rate of the baseline and all others."""
+
+    rates: list[float] = field(default_factory=lambda: [0.9, 0.5, 0.3])
+    baseline_rate: float = 0.0
+
+
+@dataclass
 class LimitsNode:
     """When the runner ends a trial."""
 
@@ -102,6 +110,7 @@ def register() -> None:
             ("plant", dict[str, Any], field(default_factory=dict)),
             ("controls", ControlsNode, field(default_factory=ControlsNode)),
             ("stop", dict[str, Any], field(default_factory=dict)),
+            ("plan", PlanNode, field(default_factory=PlanNode)),
             ("reference", ReferenceNode, field(default_factory=ReferenceNode)),
             ("run", RunNode, field(default_factory=RunNode)),
         ],

@@ -7,8 +7,9 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
@@ -20,6 +21,9 @@ import hydra
 
 from . import session
 from .errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from ..matrix.plan import Plan
 
 __all__ = ["run_or_plan"]
 
@@ -52,11 +56,21 @@ def run_or_plan(verb: str, arguments: Sequence[str]) -> int:
             raise
         except (HydraException, OmegaConfBaseException) as error:
             raise UserError(_one_sentence(error)) from error
-    if verb == "plan" and current.plan is not None:
-        from .plan_view import print_plan
-
-        print_plan(current.plan, Console())
+    if verb == "plan" and current.plan is not None and current.config is not None:
+        _print_plan(current.plan, current.config)
     return current.finished.exit_code if current.finished else ExitCode.OK
+
+
+def _print_plan(plan: Plan, config: DictConfig) -> None:
+    from ..matrix.forecast import ForecastError, forecast
+    from .past_times import past_trial_time
+    from .plan_view import print_plan
+
+    try:
+        expected = forecast(plan, list(config.plan.rates), config.plan.baseline_rate)
+    except ForecastError as error:
+        raise UserError(str(error)) from error
+    print_plan(plan, Console(), expected, past_trial_time(Path(config.run.results).expanduser(), plan))
 
 
 @hydra.main(version_base="1.3", config_path="pkg://isomatrix.conf", config_name="config")

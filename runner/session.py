@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
     from ..matrix.plan import Plan
     from .experiment import Finished
 
@@ -28,6 +30,7 @@ class Session:
     on_trial: Callable[[Mapping[str, Any]], None] | None = None
     on_start: Callable[[str], None] | None = None
     plan: Plan | None = None
+    config: DictConfig | None = None  # of the baseline, beside `plan`
     finished: Finished | None = None
 
 

@@ -31,7 +31,7 @@ from ..matrix.schema import SCHEMA_VERSION, arms_schema
 from .durable import TEMPORARY, StoreError, exclusive_lock, explained, write_durably
 from .rows import SCHEMA, conform, row_table, sorted_rows
 
-__all__ = ["DamagedPart", "ResultFolder", "StoreError", "newest_result"]
+__all__ = ["DamagedPart", "ResultFolder", "StoreError", "newest_result", "stored_results"]
 
 _log = logging.getLogger(__name__)
 
@@ -356,11 +356,17 @@ class ResultFolder:
 
 def newest_result(root: Path) -> ResultFolder:
     """The result below `root` that was written to last. Raises `StoreError` if there is none."""
-    markers = root.glob("*/result.json") if root.is_dir() else iter(())
-    folders = [ResultFolder(marker.parent) for marker in markers]
+    folders = stored_results(root)
     if not folders:
         raise StoreError(f"no result below {root}; `isomatrix run` makes one")
-    return ResultFolder.open(max(folders, key=lambda folder: (_written_ns(folder), folder.path.name)).path)
+    return ResultFolder.open(folders[0].path)
+
+
+def stored_results(root: Path) -> list[ResultFolder]:
+    """All results below `root`, the one that was written to last first; not opened, so any of them may be damaged."""
+    markers = root.glob("*/result.json") if root.is_dir() else iter(())
+    folders = [ResultFolder(marker.parent) for marker in markers]
+    return sorted(folders, key=lambda folder: (_written_ns(folder), folder.path.name), reverse=True)
 
 
 def _written_ns(folder: ResultFolder) -> int:

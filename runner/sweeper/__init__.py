@@ -42,6 +42,7 @@ class OneAtATimeSweeper(Sweeper):
         current = session.current()
         request = parse_arguments(arguments)
         config, current.plan = build_plan(self.context.config_loader, self.composed, request)
+        current.config = config
         if current.verb == "run":
             current.finished = Experiment(config, current.plan, arguments).run(self._launch_round)
 
