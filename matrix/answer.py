@@ -20,6 +20,7 @@ __all__ = [
     "answers_of_row",
     "digest_key",
     "ids_key",
+    "list_keys",
     "requests_differ",
 ]
 
@@ -159,6 +160,15 @@ class _Lists:
             return exact
         validity: bytes = self.valid[start:stop].tobytes()
         return validity + exact
+
+
+def list_keys(array: pa.Array, dtype: Any) -> list[bytes | None]:
+    """The bytes of every list of a list array; `None` for a null and for an empty list."""
+    if array.null_count == len(array):
+        return [None] * len(array)
+    lists = _Lists(array, dtype)
+    parts = (lists.get(index) for index in range(len(array)))
+    return [None if part is None or len(part) == 0 else part.tobytes() for part in parts]
 
 
 class _NestedLists:

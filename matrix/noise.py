@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from .answer import Answer, Array, TopK
+from .teacher import TeacherPass, judge_pass
 from .thresholds import Thresholds
 
 __all__ = ["Flip", "explain_flip", "logit_differences", "logit_spread", "top_gap"]
@@ -139,13 +140,15 @@ def explain_flip(
     greedy: bool,
     coarse_cache: bool,
     thresholds: Thresholds,
+    teacher: TeacherPass | None = None,
 ) -> Flip:
     """Judge the first differing token; `differences` are the `logit_differences` up to and with it.
 
     For greedy sampling a flip always needs a gap of at most twice the difference of the two logits rows, so
     that test alone proves little at the position itself. What decides is the size of the difference: benign,
     corrupt (a good part of the spread of the top logits), or in between; there it must also be of the size
-    seen before the flip.
+    seen before the flip. A teacher-forced pass knows more, if it gave the very logits of the flip: noise of
+    the whole vocabulary there, and at all other positions.
     """
     sampler = _sampler_fault(reference, trial, position, greedy)
     if sampler is not None:
@@ -153,6 +156,11 @@ def explain_flip(
     if differences is None or len(differences) == 0:
         return Flip(False, "no logits to measure noise with, so noise excuses nothing")
     noise = float(differences.max())
+    around = None if teacher is None else teacher.around(position, trial)
+    if around is not None and teacher is not None:
+        excuse = _by_pass(reference, trial, position, teacher, around[0], greedy, coarse_cache, thresholds)
+        if excuse is not None:
+            return excuse
     limit = thresholds.corrupt(logit_spread(reference))
     if noise >= limit:
         return Flip(False, f"logits differ by {noise:.3g}, and from {limit:.3g} on no margin is an excuse")
@@ -164,7 +172,27 @@ def explain_flip(
     if greedy and gap > allowed:
         factor = thresholds.margin_factor
         return Flip(False, f"the reference's margin {gap:.3g} is beyond {factor:g} x noise {noise:.3g}")
-    return _by_size(differences, noise, gap, thresholds.benign(coarse_cache), thresholds)
+    return _by_size(differences, noise, gap, thresholds.benign(coarse_cache), thresholds, around)
+
+
+def _by_pass(
+    reference: Answer,
+    trial: Answer,
+    position: int,
+    teacher: TeacherPass,
+    noise: float,
+    greedy: bool,
+    coarse_cache: bool,
+    thresholds: Thresholds,
+) -> Flip | None:
+    """The flip explained by a pass whose positions all lie within noise, if they do."""
+    if not judge_pass(teacher, coarse_cache, thresholds).within_noise:
+        return None
+    token = int(trial.token_ids[position]) if position < len(trial.token_ids) else None
+    gap = top_gap(reference, position, token)
+    if gap is None or (greedy and gap > thresholds.margin_factor * max(noise, thresholds.noise_floor)):
+        return None
+    return Flip(True, f"the reference's margin {gap:.3g} lies within noise {noise:.3g}, and so do all positions")
 
 
 def _sampler_fault(reference: Answer, trial: Answer, position: int, greedy: bool) -> str | None:
@@ -180,14 +208,24 @@ def _sampler_fault(reference: Answer, trial: Answer, position: int, greedy: bool
     return None
 
 
-def _by_size(differences: Array, noise: float, gap: float, benign: float, thresholds: Thresholds) -> Flip:
+def _by_size(
+    differences: Array,
+    noise: float,
+    gap: float,
+    benign: float,
+    thresholds: Thresholds,
+    around: tuple[float, float] | None,
+) -> Flip:
     within = f"the reference's margin {gap:.3g} lies within noise {noise:.3g}"
     if noise <= benign:
         return Flip(True, f"{within}, and noise up to {benign:g} is benign")
-    if len(differences) == 1:
+    if around is not None:
+        last, before, where = *around, "elsewhere"
+    elif len(differences) == 1:
         reason = f"{within}; above benign ({benign:g}), and nothing before it to compare with"
         return Flip(True, reason, sure=False)
-    before, last = float(differences[:-1].max()), float(differences[-1])
+    else:
+        last, before, where = float(differences[-1]), float(differences[:-1].max()), "before"
     if last <= thresholds.jump_factor * max(before, benign):
-        return Flip(True, f"{within}, which is of the size seen before ({before:.3g})", sure=False)
-    return Flip(False, f"noise jumps to {last:.3g} there, from {before:.3g} before")
+        return Flip(True, f"{within}, which is of the size seen {where} ({before:.3g})", sure=False)
+    return Flip(False, f"noise jumps to {last:.3g} there, from {before:.3g} {where}")

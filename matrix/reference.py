@@ -209,14 +209,17 @@ def _tie(trials: Trials, index: int) -> str:
 def find_reference(
     source: pa.Table | Sequence[Mapping[str, Any]] | Trials,
     baseline_arm: str,
-    choice: ReferenceChoice | Reference = ReferenceChoice(),
+    choice: ReferenceChoice | Reference | FoundReference = ReferenceChoice(),
     *,
     provisional: bool = False,
 ) -> FoundReference:
     """The reference that was chosen, from the rows where it is an arm's consensus.
 
-    A `Reference` (for example the consensus of another stored result) is taken as it is.
+    A `Reference` (for example the consensus of another stored result), or the reason why there is none, is taken
+    as it is.
     """
+    if isinstance(choice, FoundReference):
+        return choice
     if isinstance(choice, Reference):
         return FoundReference(choice, choice.source)
     if choice.ids is not None:

@@ -40,6 +40,16 @@ class Thresholds:
     """The same as a share of the reference's spread: the median distance of its first and last top-k logit."""
     jump_factor: float = 4.0
     """Between benign and corrupt, noise at the flip may be this many times the noise before it."""
+    wrong_nmse: float = 0.01
+    """Teacher-forced: NMSE of the median position from which the computation is wrong, although ids may be equal."""
+    wrong_kl: float = 0.05
+    """The same for KL(reference || trial), nats."""
+    single_position_factor: float = 10.0
+    """The same limits for the worst position are this many times as high."""
+    coarse_cache_factor: float = 10.0
+    """All of these limits are this many times as high where the K or V cache is a 4-bit type."""
+    calibration_factor: float = 10.0
+    """From harmless arms: this many times their measured noise is wrong."""
     run_tokens: float = 8
     """Length from which repeats of one token, or a short cycle, are a sign."""
     cycle_share: float = 0.5
@@ -73,6 +83,15 @@ class Thresholds:
     def corrupt(self, spread: float) -> float:
         """Smallest logit difference that no margin excuses, for a reference whose top-k logits spread so far."""
         return max(self.corrupt_logit, self.corrupt_share * spread)
+
+    def wrong(self, coarse_cache: bool) -> tuple[float, float]:
+        """NMSE and KL (nats) of the median teacher-forced position from which a computation is wrong."""
+        factor = self.coarse_cache_factor if coarse_cache else 1.0
+        return factor * self.wrong_nmse, factor * self.wrong_kl
+
+    def changed(self, **values: float) -> Thresholds:
+        """A copy with some of them changed and checked."""
+        return dataclasses.replace(self, **values)
 
     def as_json(self) -> str:
         """All thresholds as one line of JSON, keys sorted."""

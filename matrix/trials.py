@@ -11,12 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .answer import Answer, RequestBatch, answers_of_row, digest_key, ids_key, requests_differ
+from .answer import Answer, RequestBatch, answers_of_row, digest_key, ids_key, list_keys, requests_differ
 from .log_markers import NOTABLE_PATTERN, MarkerHit, faults, notable_markers
 from .outcome import Outcome, Verdict
+from .schema import TEACHER_COLUMNS
+from .teacher import TeacherPass, teacher_of_row
 
 __all__ = ["RowTrials", "TableTrials", "Trials", "trials_of"]
 
@@ -40,6 +43,17 @@ class Trials:
 
     def answers(self, index: int) -> tuple[Answer, ...]:
         """The completed requests of a trial."""
+        raise NotImplementedError
+
+    def teacher(self, index: int) -> TeacherPass | None:
+        """The teacher-forced pass of a trial; `None` if there was none."""
+        return teacher_of_row({name: self.value(index, name) for name in _TEACHER_NAMES})
+
+    def teacher_keys(self) -> list[tuple[bytes, int] | None]:
+        """Equal for trials whose passes are equal; `None` without one.
+
+        The digests of a pass and what it was scored against determine everything that it measured.
+        """
         raise NotImplementedError
 
     def _identities(self) -> Iterable[tuple[Any, ...]]:
@@ -103,6 +117,9 @@ class Trials:
         ]
 
 
+_TEACHER_NAMES = tuple(column.name for column in TEACHER_COLUMNS)
+
+
 def _stored_outcomes(trials: Trials) -> list[Outcome]:
     known = {outcome.value: outcome for outcome in Outcome}
     return [known[value] for value in trials.values("outcome")]
@@ -127,6 +144,11 @@ class RowTrials(Trials):
     def answers(self, index: int) -> tuple[Answer, ...]:
         """The completed requests of a trial."""
         return answers_of_row(self._rows[index])
+
+    def teacher_keys(self) -> list[tuple[bytes, int] | None]:
+        """Equal for trials whose passes are equal; `None` without one."""
+        passes = map(teacher_of_row, self._rows)
+        return [None if one is None else (one.digests.tobytes(), one.reference) for one in passes]
 
     def _identities(self) -> Iterable[tuple[Any, ...]]:
         return (tuple(_identity(answer) for answer in answers_of_row(row)) for row in self._rows)
@@ -194,6 +216,17 @@ class TableTrials(Trials):
         """The completed requests of a trial."""
         batch = self._batch_of(index)
         return self._requests[batch].answers(index - self._starts[batch])
+
+    def teacher_keys(self) -> list[tuple[bytes, int] | None]:
+        """Equal for trials whose passes are equal; `None` without one."""
+        if "teacher_digests" not in self._table.column_names:
+            return [None] * self.count
+        digests = [key for chunk in self._table.column("teacher_digests").chunks for key in list_keys(chunk, np.uint64)]
+        references = self.values("teacher_reference")
+        return [
+            None if key is None or reference is None else (key, reference)
+            for key, reference in zip(digests, references, strict=True)
+        ]
 
     def _batch_of(self, index: int) -> int:
         low, high = 0, len(self._starts)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -32,6 +32,7 @@ from .reference import (
     find_reference,
 )
 from .schema import VERDICT_COLUMNS
+from .teacher import TeacherPass, calibrated, judge_pass, scored_against, teacher_of_row
 from .text_signs import LOOPS, Sign, broken, compare_signs, observe_answer, observe_reference
 from .thresholds import Thresholds
 from .trials import Trials, trials_of
@@ -145,12 +146,13 @@ def judge_answer(
     agreement: Agreement,
     situation: Circumstances,
     thresholds: Thresholds,
+    teacher: TeacherPass | None = None,
 ) -> RequestJudgement:
-    """Judge one request against the reference's answer."""
+    """Judge one request against the reference's answer; `teacher` is a pass against this reference, if there is one."""
     comparison = _compare(trial, reference, agreement)
     if comparison.position is None:
         return _same_ids(trial, reference, agreement, comparison, thresholds)
-    return _other_ids(trial, reference, comparison.position, situation, thresholds)
+    return _other_ids(trial, reference, comparison.position, situation, thresholds, teacher)
 
 
 def _new_nan(trial: Answer, reference: Answer) -> int:
@@ -196,7 +198,12 @@ def _greedy(situation: Circumstances, reference: Answer) -> bool:
 
 
 def _other_ids(
-    trial: Answer, reference: Answer, position: int, situation: Circumstances, thresholds: Thresholds
+    trial: Answer,
+    reference: Answer,
+    position: int,
+    situation: Circumstances,
+    thresholds: Thresholds,
+    teacher: TeacherPass | None,
 ) -> RequestJudgement:
     differences = logit_differences(reference, trial, position + 1)
     noise = _largest(differences)
@@ -215,6 +222,7 @@ def _other_ids(
         greedy=_greedy(situation, reference),
         coarse_cache=situation.coarse_cache,
         thresholds=thresholds,
+        teacher=teacher,
     )
     signs = compare_signs(observe_answer(trial, since=position), observe_reference(reference), thresholds)
     verdict = _by_text(flip, signs)
@@ -239,16 +247,44 @@ def worst(judgements: Sequence[RequestJudgement]) -> int:
     return max(range(len(judgements)), key=lambda index: (SEVERITY[judgements[index].verdict], -index))
 
 
+def _forced(decisive: RequestJudgement, teacher: TeacherPass, coarse: bool, thresholds: Thresholds) -> RequestJudgement:
+    """The judgement of free generation, and what the teacher-forced pass has to say to it."""
+    found = judge_pass(teacher, coarse, thresholds)
+    if decisive.verdict in CORRUPT:
+        return dataclasses.replace(decisive, reason=f"{decisive.reason}; teacher-forced: {found.reason}")
+    if found.wrong:
+        reason = f"teacher-forced: {found.reason}. Free generation alone: {decisive.reason}"
+        return dataclasses.replace(decisive, verdict=Verdict.DIVERGENT, reason=reason)
+    if decisive.verdict is Verdict.DRIFT:
+        return dataclasses.replace(decisive, reason=f"{decisive.reason}; teacher-forced: {found.reason}")
+    return decisive
+
+
+def _noise_columns(judged: Sequence[RequestJudgement], teacher: TeacherPass | None) -> dict[str, float | None]:
+    seen = [one.noise for one in judged if one.noise is not None]
+    if teacher is None:
+        return {"noise": max(seen, default=None), "noise_nmse": None, "noise_kl": None}
+    noise = teacher.noise
+    return {"noise": max([*seen, noise.logit]), "noise_nmse": noise.worst_nmse, "noise_kl": noise.worst_kl}
+
+
 def _compared(
-    answers: Sequence[Answer], reference: Reference, situation: Circumstances, thresholds: Thresholds
+    answers: Sequence[Answer],
+    reference: Reference,
+    situation: Circumstances,
+    thresholds: Thresholds,
+    teacher: TeacherPass | None,
 ) -> dict[str, Any]:
-    """The columns that come from comparing all requests with the reference."""
+    """The columns that come from comparing all requests, and the teacher-forced pass, with the reference."""
+    teacher = scored_against(teacher, reference.request(0))
     judged = [
-        judge_answer(answer, reference.request(index), reference.agreement, situation, thresholds)
+        judge_answer(answer, reference.request(index), reference.agreement, situation, thresholds, teacher)
         for index, answer in enumerate(answers)
     ]
     chosen = worst(judged)
     decisive = judged[chosen]
+    if teacher is not None:
+        decisive = _forced(decisive, teacher, situation.coarse_cache, thresholds)
     diverging = next((i for i, one in enumerate(judged) if one.divergent_position is not None), None)
     first = None if diverging is None else judged[diverging]
     prefix = f"request {chosen}: " if len(judged) > 1 and decisive.verdict is not Verdict.IDENTICAL else ""
@@ -259,7 +295,7 @@ def _compared(
         "first_divergent_request": diverging,
         "first_divergent_position": None if first is None else first.divergent_position,
         "first_digest_position": next((one.digest_position for one in judged if one.digest_position is not None), None),
-        "noise": max((one.noise for one in judged if one.noise is not None), default=None),
+        **_noise_columns(judged, teacher),
         "reference_margin": None if first is None else first.reference_margin,
         "reference": reference.source,
         "text_signs": json.dumps([vars(sign) for sign in decisive.signs]) if decisive.signs else None,
@@ -307,7 +343,12 @@ def _combined(own: Circumstances, reference: Reference) -> Circumstances:
 
 
 def _judgement(
-    told: _Told, answers: Sequence[Answer], differ: bool | None, found: FoundReference, stored: Thresholds
+    told: _Told,
+    answers: Sequence[Answer],
+    teacher: TeacherPass | None,
+    differ: bool | None,
+    found: FoundReference,
+    stored: Thresholds,
 ) -> Judgement:
     """All columns that need no other trial of the arm."""
     markers = json.dumps([hit.as_data() for hit in told.hits]) if told.hits else None
@@ -318,7 +359,7 @@ def _judgement(
         reason = found.reason if found.reference is None else "no completed request to judge"
         return Judgement(Verdict.UNJUDGED, reason, log_markers=markers, requests_differ=differ, thresholds=limits)
     situation = _combined(told.situation, found.reference)
-    compared = _compared(answers, found.reference, situation, stored)
+    compared = _compared(answers, found.reference, situation, stored, teacher)
     return Judgement(**compared, log_markers=markers, requests_differ=differ, thresholds=limits)
 
 
@@ -341,7 +382,7 @@ def judge_trial(
         row.get("settings"),
         notable_markers(row.get("native_log")),
     )
-    return _judgement(told, answers, requests_differ(answers), reference, thresholds)
+    return _judgement(told, answers, teacher_of_row(row), requests_differ(answers), reference, thresholds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,10 +396,10 @@ class _Judged:
 
 def _judge(trials: Trials, found: FoundReference, thresholds: Thresholds) -> _Judged:
     columns = [trials.values(name) for name in ("outcome", "error", "end_reason", "settings")]
-    markers, groups = trials.markers, trials.groups
+    markers, groups, passes = trials.markers, trials.groups, trials.teacher_keys()
     tellings: dict[tuple[Any, ...], _Told] = {}
     equal: dict[_Told, _Told] = {}
-    known: dict[tuple[int, int], int] = {}
+    known: dict[tuple[Any, ...], int] = {}
     distinct: list[Judgement] = []
     which: list[int] = []
     for index, words in enumerate(zip(*columns, strict=True)):
@@ -367,12 +408,13 @@ def _judge(trials: Trials, found: FoundReference, thresholds: Thresholds) -> _Ju
         if told is None:
             told = _told(*row)
             told = tellings[row] = equal.setdefault(told, told)
-        key = (groups[index] if told.outcome is Outcome.OK else -1, id(told))
+        key = (groups[index], passes[index], id(told)) if told.outcome is Outcome.OK else (id(told),)
         place = known.setdefault(key, len(distinct))
         if place == len(distinct):
             answers = () if told.failed else trials.answers(index)
             differ = None if told.failed else trials.requests_differ(index)
-            distinct.append(_judgement(told, answers, differ, found, thresholds))
+            teacher = None if told.failed or passes[index] is None else trials.teacher(index)
+            distinct.append(_judgement(told, answers, teacher, differ, found, thresholds))
         which.append(place)
     return _Judged(distinct, which, _off_mode(trials))
 
@@ -397,18 +439,48 @@ def _off_mode(trials: Trials) -> list[bool | None]:
     ]
 
 
+def _from_harmless(trials: Trials, arms: Collection[str], found: FoundReference, thresholds: Thresholds) -> Thresholds:
+    """Thresholds from the measured noise of arms that are held to be harmless; unchanged without any."""
+    reference = found.reference
+    if not arms or reference is None:
+        return thresholds
+    keys, groups, settings = trials.teacher_keys(), trials.groups, trials.values("settings")
+    members = {
+        (groups[index], keys[index], settings[index]): index
+        for index in range(trials.count)
+        if trials.arms[index] in arms and trials.outcomes[index] is Outcome.OK
+    }
+    passes: list[TeacherPass] = []
+    logits: list[float] = []
+    for index in members.values():
+        teacher = scored_against(trials.teacher(index), reference.request(0))
+        if teacher is not None:
+            passes.append(teacher)
+        situation = _combined(circumstances(trials.value(index, "settings")), reference)
+        for number, answer in enumerate(trials.answers(index)):
+            known = reference.request(number)
+            judged = judge_answer(answer, known, reference.agreement, situation, thresholds)
+            if judged.noise is not None:
+                logits.append(judged.noise)
+    return calibrated(thresholds, passes, logits)
+
+
 def judge_rows(
     rows: Sequence[Mapping[str, Any]],
     baseline_arm: str,
-    choice: ReferenceChoice | Reference = _BASELINE,
+    choice: ReferenceChoice | Reference | FoundReference = _BASELINE,
     thresholds: Thresholds = _DEFAULTS,
     *,
     provisional: bool = False,
+    harmless: Collection[str] = (),
 ) -> list[Judgement]:
-    """The judgements of stored rows, in their order; independent of that order otherwise."""
+    """The judgements of stored rows, in their order; independent of that order otherwise.
+
+    `harmless` names arms whose measured noise is to set the thresholds; see `teacher.calibrated`.
+    """
     trials = trials_of(rows)
     found = find_reference(trials, baseline_arm, choice, provisional=provisional)
-    judged = _judge(trials, found, thresholds)
+    judged = _judge(trials, found, _from_harmless(trials, harmless, found, thresholds))
     return [
         dataclasses.replace(judged.distinct[place], off_mode=off)
         for place, off in zip(judged.which, judged.off_mode, strict=True)
@@ -418,15 +490,19 @@ def judge_rows(
 def judge_table(
     table: pa.Table,
     baseline_arm: str,
-    choice: ReferenceChoice | Reference = _BASELINE,
+    choice: ReferenceChoice | Reference | FoundReference = _BASELINE,
     thresholds: Thresholds = _DEFAULTS,
     *,
     provisional: bool = False,
+    harmless: Collection[str] = (),
 ) -> pa.Table:
-    """The table with its verdict columns filled; all other columns are kept as they are, without a copy."""
+    """The table with its verdict columns filled; all other columns are kept as they are, without a copy.
+
+    `harmless` as for `judge_rows`.
+    """
     trials = trials_of(table)
     found = find_reference(trials, baseline_arm, choice, provisional=provisional)
-    judged = _judge(trials, found, thresholds)
+    judged = _judge(trials, found, _from_harmless(trials, harmless, found, thresholds))
     rows = [judgement.as_row() for judgement in judged.distinct]
     which = pa.array(judged.which, type=pa.int32())
     for column in VERDICT_COLUMNS:
