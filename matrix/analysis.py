@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -192,13 +193,8 @@ def reference_choice(plan: Plan) -> ReferenceChoice:
     return ReferenceChoice(arm=plan.arm(plan.reference.get("arm") or plan.baseline.name).name)
 
 
-def analyse(
-    plan: Plan, trials: pa.Table, thresholds: Thresholds = _DEFAULTS, *, wall_s: float | None = None
-) -> Analysis:
-    """Judge, count and decide. The same rows give the same answer in whatever order they come.
-
-    `wall_s` is the time spent so far, for a stop rule with a wall budget; rows alone cannot know it.
-    """
+def analyse(plan: Plan, trials: pa.Table, thresholds: Thresholds = _DEFAULTS) -> Analysis:
+    """Judge, count and decide. The same rows give the same answer in whatever order they come."""
     baseline = plan.baseline.name
     choice = reference_choice(plan)
     judged = judge_table(trials, baseline, choice, thresholds)
@@ -209,7 +205,7 @@ def analyse(
         plan=plan,
         trials=judged,
         arms=count_arms(judged, labels, baseline, confidence=1 - rule.alpha, always=rule.kind == "sequential"),
-        decisions=decisions_of(plan, judged, wall_s=wall_s),
+        decisions=decisions_of(plan, judged),
         reference=find_reference(judged, baseline, choice).reason,
         equivalent=tuple(equivalent_arms(rows, baseline)),
         agreeing=tuple(agreeing_arms(rows, baseline)),
@@ -224,11 +220,12 @@ def _label(arm: Arm) -> ArmLabel:
     return ArmLabel(arm.name, arm.axis, arm.level, arm.changes_text, planted, arm.control)
 
 
-def decisions_of(plan: Plan, judged: pa.Table, *, wall_s: float | None = None) -> dict[str, Decision]:
+def decisions_of(plan: Plan, judged: pa.Table) -> dict[str, Decision]:
     """Decisions on every declared contrast; controls are none.
 
     A crossed design has several reference arms. Each of them and the arms compared with it are a family of
-    their own, and the families share alpha equally.
+    their own, and the families share alpha equally. A wall budget counts the time of the trials, so that the rows
+    alone know when it was used up.
     """
     rule = stop_rule_from_mapping(plan.stop)
     families: dict[str, list[Arm]] = defaultdict(list)
@@ -237,6 +234,7 @@ def decisions_of(plan: Plan, judged: pa.Table, *, wall_s: float | None = None) -
             families[arm.reference].append(arm)
     shared = dataclasses.replace(rule, alpha=rule.alpha / max(1, len(families)))
     rows = _rows(judged)
+    wall_s = math.fsum(seconds for seconds in judged.column("wall_s").to_pylist() if seconds is not None)
     decisions: dict[str, Decision] = {}
     for reference, arms in families.items():
         decisions |= _family(reference, [arm.name for arm in arms], rows, shared, wall_s)
@@ -248,7 +246,7 @@ def _family(
     arms: list[str],
     rows: list[tuple[int, str, bool | None]],
     rule: StopRule,
-    wall_s: float | None,
+    wall_s: float,
 ) -> dict[str, Decision]:
     members = {reference, *arms}
     mine = [row for row in rows if row[1] in members]

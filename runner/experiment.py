@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -98,7 +97,6 @@ class Experiment:
         current = session.current()
         current.on_start = display.trial_started
         current.on_trial = lambda row: self._take(row, display)
-        started = time.monotonic()
         analysis = self._analyse()
         for index in range(self._plan.rounds):
             open_arms = self._open_arms(analysis, index)
@@ -111,7 +109,7 @@ class Experiment:
                 launch([f"run.folder={quoted(str(folder.path.absolute()))}", f"run.round={index}"], index)
                 if len(self._rows) == before:  # the round ran in another process, or on another machine
                     self._rows = [folder.read_trials()]
-            analysis = self._analyse(time.monotonic() - started)
+            analysis = self._analyse()
             rounds_left = self._plan.rounds - index - 1
             display.judged(analysis.verdict_counts(), len(self._open_arms(analysis, index + 1)), rounds_left)
             display.round_finished(index, self._plan.rounds, _counts_in_words(analysis))
@@ -128,9 +126,9 @@ class Experiment:
         self._rows.append(pa.Table.from_pylist([dict(row)], schema=trials_schema()))
         display.trial_finished(row)
 
-    def _analyse(self, wall_s: float | None = None) -> Analysis:
+    def _analyse(self) -> Analysis:
         rows = pa.concat_tables(self._rows) if self._rows else trials_schema().empty_table()
-        return analyse(self._plan, rows, wall_s=wall_s)
+        return analyse(self._plan, rows)
 
     def _finish(self, folder: ResultFolder) -> Finished:
         analysis = self._analyse()

@@ -32,7 +32,7 @@ class StopRule:
     clean_bound: float | None = 0.15  # rate, 0..1: an arm shown to be below it is closed as clean below it
     equivalence_margin: float | None = 0.15  # rate difference, 0..1, taken as no difference
     max_trials: int | None = None  # trials of all arms together, failed ones included
-    max_wall_s: float | None = None  # wall time of the run, s
+    max_wall_s: float | None = None  # wall time of all trials together, s
     give_up_after: int | None = 5  # failed trials of an arm that has no judged trial at all
 
     def __post_init__(self) -> None:
