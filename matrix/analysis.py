@@ -25,6 +25,7 @@ from .reading import contrast_sentences, few_words
 from .reference import ReferenceChoice, find_reference
 from .statistics.rule import StopRule, stop_rule_from_mapping
 from .statistics.sequential import Decision, decide
+from .statistics.sequential import Row as DecisionRow
 from .table import Table, arms_table
 from .thresholds import Thresholds
 from .trials import trials_of
@@ -234,26 +235,39 @@ def decisions_of(plan: Plan, judged: pa.Table) -> dict[str, Decision]:
             families[arm.reference].append(arm)
     shared = dataclasses.replace(rule, alpha=rule.alpha / max(1, len(families)))
     rows = _rows(judged)
-    wall_s = math.fsum(seconds for seconds in judged.column("wall_s").to_pylist() if seconds is not None)
+    budget = _Spent(
+        math.fsum(seconds for seconds in judged.column("wall_s").to_pylist() if seconds is not None),
+        Counter(number for number, *_ in rows),
+    )
     decisions: dict[str, Decision] = {}
     for reference, arms in families.items():
-        decisions |= _family(reference, [arm.name for arm in arms], rows, shared, wall_s)
+        decisions |= _family(reference, [arm.name for arm in arms], rows, shared, budget)
     return {arm.name: decisions[arm.name] for arm in plan.arms if arm.name in decisions}
 
 
+@dataclass(frozen=True)
+class _Spent:
+    """What a run has used of its budgets, all families and controls together."""
+
+    wall_s: float
+    trials_by_round: Mapping[int, int]
+
+
 def _family(
-    reference: str,
-    arms: list[str],
-    rows: list[tuple[int, str, bool | None]],
-    rule: StopRule,
-    wall_s: float,
+    reference: str, arms: list[str], rows: list[DecisionRow], rule: StopRule, spent: _Spent
 ) -> dict[str, Decision]:
     members = {reference, *arms}
-    mine = [row for row in rows if row[1] in members]
-    return decide(mine, baseline=reference, rule=rule, family=arms, wall_s=wall_s)
+    return decide(
+        [row for row in rows if row[1] in members],
+        baseline=reference,
+        rule=rule,
+        family=arms,
+        wall_s=spent.wall_s,
+        trials_by_round=spent.trials_by_round,
+    )
 
 
-def _rows(judged: pa.Table) -> list[tuple[int, str, bool | None]]:
+def _rows(judged: pa.Table) -> list[DecisionRow]:
     columns = (judged.column(name).to_pylist() for name in ("round", "arm", "corrupt", "verdict"))
     return [
         (number, arm, None if verdict in (Verdict.FAILED.value, Verdict.UNJUDGED.value) else corrupt)

@@ -66,7 +66,7 @@ class Forecast:
 def forecast(plan: Plan, rates: Sequence[float], baseline_rate: float = 0.0) -> Forecast:
     """Forecast a plan. Raises `ForecastError` for a rate outside 0..1."""
     for name, rate in [("plan.baseline_rate", baseline_rate), *(("plan.rates", rate) for rate in rates)]:
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 <= rate <= 1:
+        if not 0 <= rate <= 1:
             raise ForecastError(f"{name}: {rate!r} is no rate between 0 and 1")
     families = _families(plan)
     rule = stop_rule_from_mapping(plan.stop)

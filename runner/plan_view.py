@@ -28,7 +28,10 @@ _FIXED = ("rate", "told apart", "runs per arm", "trials", "runs per arm for 80 %
 
 def print_plan(plan: Plan, console: Console, forecast: Forecast, past: PastTime | None) -> None:
     """The arms, the forecast for each rate, the number of trials and the time they take."""
-    arms = [(arm_label(arm), arm.changes_text, "" if arm is plan.baseline or arm.control else arm.reference) for arm in plan.arms]
+    arms = [
+        (arm_label(arm), arm.changes_text, "" if arm is plan.baseline or arm.control else arm.reference)
+        for arm in plan.arms
+    ]
     _print_rows(console, ("arm", "changes from the baseline", "compared with"), arms, heading=False)
     if forecast.expected:
         console.print(Text(""))

@@ -18,7 +18,7 @@ The fixed rule looks once, with Boschloo and Holm.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -133,6 +133,7 @@ def decide(
     rule: StopRule,
     family: Sequence[str] | None = None,
     wall_s: float | None = None,
+    trials_by_round: Mapping[int, int] | None = None,
 ) -> dict[str, Decision]:
     """Decide every arm of the family against the baseline.
 
@@ -141,9 +142,11 @@ def decide(
     rounds which finish out of order on several machines cannot change a decision. Call it when rounds are
     complete.
     `family` declares the arms whose claims share `alpha` (default: all arms seen); arms without rows count as
-    members. `wall_s` is the time spent so far. Raises `ValueError` for rows of an undeclared arm.
+    members. `wall_s` is the time spent so far; `trials_by_round` counts trials for `max_trials` where a run has
+    more of them than `rows`. Raises `ValueError` for rows of an undeclared arm.
     """
-    rounds, trials_in_round = _by_round(rows)
+    rounds, own_trials = _by_round(rows)
+    trials_in_round = own_trials if trials_by_round is None else trials_by_round
     seen = {arm for counts in rounds.values() for arm in counts} - {baseline}
     members = sorted(seen if family is None else set(family) - {baseline})
     strangers = sorted(seen - set(members))
@@ -152,7 +155,7 @@ def decide(
     ready = next(number for number in range(len(rounds) + 1) if number not in rounds)
     walk = _Walk(rule, baseline, [_Arm(name) for name in members])
     for number in range(min(ready, rule.rounds)):
-        walk.round(number, rounds[number], trials_in_round[number])
+        walk.round(number, rounds[number], trials_in_round.get(number, 0))
     if wall_s is not None and rule.max_wall_s is not None and wall_s >= rule.max_wall_s:
         walk.close(f"the wall time of {rule.max_wall_s:g} s is used up")
     walk.finish(waiting=len(rounds) - ready)
