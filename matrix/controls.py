@@ -184,7 +184,8 @@ def _tables(arm: Arm, baseline: Arm, seen: _Seen) -> dict[str, tuple[int, int, i
     failed = [(seen.failed(name), len(seen.members(name))) for name in names]
     digests = [seen.digests(name) for name in names]
     pooled = Counter(key for keys in digests for key in keys)
-    usual = min(pooled, key=lambda key: (-pooled[key], key), default=b"")
+    theirs = Counter(digests[1])
+    usual = min(pooled, key=lambda key: (-pooled[key], -theirs[key], key), default=b"")
     off = [(sum(key != usual for key in keys), len(keys)) for keys in digests]
     return {
         name: (*pair[0], *pair[1])

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .arm import BASELINE, Arm
+from .arm import BASELINE, Arm, level_text
 from .settings import SettingError, closest, setting_table, settings_from_mapping
 
 __all__ = [
@@ -141,10 +141,15 @@ def plant_of(arm: Arm) -> Mapping[str, Any] | None:
 def plant_words(plant: Mapping[str, Any]) -> str:
     """A plant in words: its kind, and every parameter that is not the default."""
     usual = {**_COMMON, **KINDS[plant["kind"]]}
-    shown = [f"{name} {value}" for name, value in plant.items() if name in usual and value != usual[name] and value]
-    if plant["rate"] == 0:
-        shown.append("rate 0")
-    return ", ".join([plant["kind"], *shown])
+    moved = {name: value for name, value in plant.items() if name in usual and value != usual[name]}
+    conditions = [_condition_words(name, wanted) for name, wanted in moved.pop("when", {}).items()]
+    shown = [f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in moved.items()]
+    return ", ".join([plant["kind"], *shown, *([f"when {' and '.join(conditions)}"] if conditions else [])])
+
+
+def _condition_words(name: str, wanted: Any) -> str:
+    compares = isinstance(wanted, str) and wanted.startswith(_SIGNS)
+    return f"{name}{wanted}" if compares else f"{name}={level_text(wanted, name)}"
 
 
 def arm_label(arm: Arm) -> str:
