@@ -46,3 +46,11 @@ def test_flash_attention_is_on_or_off_there(bench: Any) -> None:
 def test_audio_is_refused_without_a_multimodal_library(bench: Any) -> None:
     answer = bench.run(bench.audio(), python=(PYTHON,))
     assert (answer.status, answer.the("error")["where"]) == (3, "probe.kind")
+
+
+def test_an_error_can_be_planted_in_a_node(bench: Any, plain: Any) -> None:
+    spec = {**bench.text(), "plant": {"kind": "node_error", "node": "l_out-0", "size": 1}}
+    answer = bench.run(spec, python=(PYTHON,))
+    told = [event for event in answer.events if event["event"] == "plant"][-1]
+    assert told["nodes"] == {"l_out-0": 12}
+    assert answer.requests[0]["token_ids"] != plain.requests[0]["token_ids"]
