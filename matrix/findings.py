@@ -104,6 +104,7 @@ class Findings:
     machines: int
     within: tuple[WithinStrata, ...]
     crossed: tuple[CrossedSettings, ...]
+    quiet: tuple[tuple[str, str], ...]  # pairs of changes that were crossed without any corrupt trial
     hints: tuple[str, ...]
     pairs: tuple[Pair, ...]
     pairs_tested: int
@@ -123,6 +124,7 @@ class Findings:
             *self._failed_notes(),
             *self._within_notes(),
             *(f"{_capital(found.sentence)}{self._caution}." for found in self.crossed if not found.together),
+            *self._quiet_notes(),
             *(f"{_capital(hint)}." for hint in self.hints),
         ]
 
@@ -146,6 +148,15 @@ class Findings:
             return []
         arms = "; ".join(f"{arm}: {' and '.join(words)}" for arm, words in by_arm.items())
         return [f"Failed trials have no verdict and count in no rate above. {arms}."]
+
+    def _quiet_notes(self) -> list[str]:
+        by_second: dict[str, list[str]] = defaultdict(list)
+        for first, second in self.quiet:
+            by_second[second].append(first)
+        return [
+            f"No trial is corrupt in any combination of {second} with {', '.join(firsts)}: nothing to attribute."
+            for second, firsts in by_second.items()
+        ]
 
     def _within_notes(self) -> list[str]:
         if not self.within:
@@ -189,7 +200,8 @@ def findings_of(plan: Plan, judged: pa.Table, arms: Sequence[Mapping[str, Any]])
         machines=machines,
         within=tuple(_within(plan, trials, strata)) if drifts or machines > 1 else (),
         crossed=tuple(_crossed(sets, counts, rule.alpha)),
-        hints=_hints(plan, counts, {both for *_, both in sets}, rule.alpha),
+        quiet=tuple((arms[1].name, arms[2].name) for arms in sets if not _bad(arms, counts)),
+        hints=_hints(plan, counts, [both.name for *_, both in sets], rule.alpha),
         pairs=tuple(_pairs(pairs, counts, rule.alpha)),
         pairs_tested=len(pairs),
         watched=watched,
@@ -295,14 +307,18 @@ def _in_order(plan: Plan, first: Arm, second: Arm) -> tuple[Arm, Arm]:
     return (first, second) if plan.arms.index(first) < plan.arms.index(second) else (second, first)
 
 
+def _bad(arms: Sequence[Arm], counts: Mapping[str, tuple[int, int]]) -> int:
+    return sum(counts.get(arm.name, (0, 0))[0] for arm in arms)
+
+
 def _crossed(
     sets: Sequence[tuple[Arm, Arm, Arm, Arm]], counts: Mapping[str, tuple[int, int]], alpha: float
 ) -> Iterable[CrossedSettings]:
-    """Sets in which a trial is corrupt; without one there is nothing to attribute to either change."""
+    """Sets in which every combination has a judged trial, and one a corrupt trial."""
     for arms in sets:
         names = tuple(arm.name for arm in arms)
         cells = tuple(counts.get(name, (0, 0)) for name in names)
-        if not all(runs for _, runs in cells) or not any(bad for bad, _ in cells):
+        if not all(runs for _, runs in cells) or not _bad(arms, counts):
             continue
         _, first, second, _ = names
         result = crossed(*(Cell(*cell) for cell in cells), names=(first, second), alpha=alpha / len(sets))
@@ -327,7 +343,7 @@ def _crossed(
         )
 
 
-def _hints(plan: Plan, counts: Mapping[str, tuple[int, int]], tested: Iterable[Arm], alpha: float) -> tuple[str, ...]:
+def _hints(plan: Plan, counts: Mapping[str, tuple[int, int]], tested: Sequence[str], alpha: float) -> tuple[str, ...]:
     """Hints at interactions that a one-at-a-time plan cannot see; a crossed plan tests them instead."""
     if any(reference != plan.baseline.name for _, reference in plan.contrasts()):
         return ()
@@ -341,7 +357,7 @@ def _hints(plan: Plan, counts: Mapping[str, tuple[int, int]], tested: Iterable[A
         for arm in plan.arms
         if not arm.control and (arm.changes or arm is plan.baseline)
     ]
-    return interaction_hints(arms, alpha, tested=[arm.name for arm in tested])
+    return interaction_hints(arms, alpha, tested=tested)
 
 
 # Pairs that nobody declared
