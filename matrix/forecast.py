@@ -176,18 +176,20 @@ class _Simulated:
         return once + sum(arm.control is not None for arm in self._plan.arms) * max(lengths)
 
     def sentences(self) -> tuple[str, ...]:
-        sentences = [f"If no arm differs: about {self._trials(self._quiet):,.0f} trials."]
         decided, closed = self._at_best()
+        quiet = f"If no arm differs: about {self._trials(self._quiet):,.0f} trials"
+        if self._rule.clean_bound is not None and self._baseline_rate == 0:
+            bound = percent(self._rule.clean_bound)
+            quiet += (
+                f"; {self._rule.rounds} rounds are too few to show any arm's rate below {bound}"
+                if closed is None
+                else f", each arm closed as below {bound} after {closed} rounds"
+            )
+        sentences = [f"{quiet}."]
         family = len(self._families[self._affected])
         contrasts = "the contrast" if family == 1 else f"any of {family} contrasts"
         if not decided:
-            sentences.append(f"{self._rule.rounds} rounds cannot decide {contrasts} whatever comes out.")
-        if self._rule.clean_bound is not None and self._baseline_rate <= self._rule.clean_bound:
-            bound = percent(self._rule.clean_bound)
-            if closed is None:
-                sentences.append(f"{self._rule.rounds} rounds are too few to show any arm's rate below {bound}.")
-            else:
-                sentences.append(f"An arm without a corrupt trial is closed as below {bound} after {closed} rounds.")
+            sentences.insert(0, f"{self._rule.rounds} rounds cannot decide {contrasts} whatever comes out.")
         return tuple(sentences)
 
     def _at_best(self) -> tuple[bool, int | None]:
