@@ -22,19 +22,16 @@ from .outcome import Verdict
 from .plan import Plan
 from .plant import MARK, plant_of, plant_words
 from .reading import contrast_sentences, few_words
-from .reference import ReferenceChoice, find_reference
+from .reference import FoundReference, ReferenceChoice, find_reference, reference_of_result
 from .statistics.rule import StopRule, stop_rule_from_mapping
 from .statistics.sequential import Decision, decide
 from .statistics.sequential import Row as DecisionRow
 from .table import Table, arms_table
-from .thresholds import Thresholds
+from .thresholds import thresholds_from_mapping
 from .trials import trials_of
 from .verdict import judge_table
 
 __all__ = ["Analysis", "analyse", "decisions_of", "reference_choice"]
-
-_DEFAULTS = Thresholds()
-
 
 @dataclass(frozen=True)
 class Analysis:
@@ -126,7 +123,7 @@ class Analysis:
         return lines
 
     def _notes(self) -> list[str]:
-        notes = [f"Reference: {self.reference}."]
+        notes = [f"Reference: {self.reference}.", *_pass_notes(self.trials), *_noise_notes(self.arms.to_pylist())]
         notes += [f"{control}." for control in self.controls]
         notes += _silent_plants(self.trials)
         notes += [f"The baseline is not what was asked: {words}." for words in self.baseline_clamped]
@@ -178,6 +175,34 @@ def _silent_plants(trials: pa.Table) -> list[str]:
     ]
 
 
+def _pass_notes(judged: pa.Table) -> list[str]:
+    """How many trials the teacher-forced pass speaks of, and why it says nothing about others."""
+    names = ("verdict", "noise_nmse", "teacher_reference", "teacher_note")
+    skipped = (Verdict.FAILED.value, Verdict.UNJUDGED.value)
+    columns = zip(*(judged.column(name).to_pylist() for name in names), strict=True)
+    rows = [row for row in columns if row[0] not in skipped]
+    scored = sum(nmse is not None for _, nmse, *_ in rows)
+    notes = [f"Teacher-forced pass: {scored} of {len(rows)} judged trials."] if scored else []
+    stale = sum(nmse is None and reference is not None for _, nmse, reference, _ in rows)
+    if stale:
+        notes.append(
+            f"Teacher-forced pass of {stale} trials left out: the recorded logits are not those of the reference."
+        )
+    reasons = Counter(note for *_, note in rows if note)
+    return notes + [f"{reason[:1].upper()}{reason[1:]} ({count} trials)." for reason, count in reasons.most_common(3)]
+
+
+def _noise_notes(arms: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Noise of every arm that has any, so that neighbouring levels can be compared."""
+    words = [
+        f"{arm['arm']} {arm['noise']:.2g}" + ("" if arm["noise_nmse"] is None else f" / {arm['noise_nmse']:.2g}")
+        for arm in arms
+        if arm["noise"]
+    ]
+    what = "largest logit difference / NMSE of trials that are not corrupt"
+    return [f"Noise against the reference ({what}): {'; '.join(words)}."] if words else []
+
+
 def _unstable(row: Mapping[str, Any]) -> str:
     ok = sum(row[f"n_{name}"] for name in ("identical", "drift", "divergent", "garbage", "unjudged"))
     return (
@@ -186,19 +211,28 @@ def _unstable(row: Mapping[str, Any]) -> str:
     )
 
 
-def reference_choice(plan: Plan) -> ReferenceChoice:
-    """The reference that the plan declares: ids given by the user, else an arm's consensus."""
-    ids = plan.reference.get("ids")
+def reference_choice(plan: Plan, rows: pa.Table | None = None) -> ReferenceChoice | FoundReference:
+    """The reference that the plan declares: ids given by the user, another result's rows, else an arm's consensus."""
+    ids, result = plan.reference.get("ids"), plan.reference.get("result")
     if ids is not None:
         return ReferenceChoice(ids=tuple(ids))
+    if result is not None:
+        return reference_of_result(result, rows)
     return ReferenceChoice(arm=plan.arm(plan.reference.get("arm") or plan.baseline.name).name)
 
 
-def analyse(plan: Plan, trials: pa.Table, thresholds: Thresholds = _DEFAULTS) -> Analysis:
-    """Judge, count and decide. The same rows give the same answer in whatever order they come."""
+def analyse(
+    plan: Plan, trials: pa.Table, thresholds: Mapping[str, Any] | None = None, *, reference_rows: pa.Table | None = None
+) -> Analysis:
+    """Judge, count and decide. The same rows give the same answer in whatever order they come.
+
+    `thresholds` changes some of the plan's; `reference_rows` are those of another result, where that is the
+    reference. Raises `ThresholdError`.
+    """
     baseline = plan.baseline.name
-    choice = reference_choice(plan)
-    judged = judge_table(trials, baseline, choice, thresholds)
+    choice = reference_choice(plan, reference_rows)
+    limits = thresholds_from_mapping({**plan.thresholds, **(thresholds or {})})
+    judged = judge_table(trials, baseline, choice, limits, harmless=plan.reference.get("harmless") or ())
     rows = trials_of(judged)
     labels = [_label(arm) for arm in plan.arms]
     rule = stop_rule_from_mapping(plan.stop)

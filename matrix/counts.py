@@ -106,6 +106,7 @@ class _Columns:
         self._positions = trials.values("first_divergent_position")
         self._wall = trials.values("wall_s")
         self._corrupt = trials.values("corrupt")
+        self._noises = {name: trials.values(name) for name in ("noise", "noise_nmse", "noise_kl")}
 
     def counted(self, members: Sequence[int], confidence: float, *, always: bool) -> dict[str, Any]:
         """Everything that is a count of an arm's trials."""
@@ -130,7 +131,16 @@ class _Columns:
             "outcomes": json.dumps(dict(sorted(outcomes.items()))),
             **self._instability(ok),
             "first_divergent_position": min(positions) if positions else None,
+            **self._noise(ok),
             "median_wall_s": statistics.median(wall) if wall else None,
+        }
+
+    def _noise(self, ok: Sequence[int]) -> dict[str, float | None]:
+        """The largest noise of the trials that are not corrupt."""
+        sound = [index for index in ok if not self._corrupt[index]]
+        return {
+            name: max((values[index] for index in sound if values[index] is not None), default=None)
+            for name, values in self._noises.items()
         }
 
     def _instability(self, ok: Sequence[int]) -> dict[str, int | None]:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .arm import Arm
@@ -43,8 +43,8 @@ class PlannedTrial:
 class Plan:
     """Arms, rounds, order and contrasts of one experiment.
 
-    `stop` and `reference` are kept as plain data: how rounds end, and what counts as right. `rounds` is
-    the most rounds that will be run.
+    `stop`, `reference` and `thresholds` are kept as plain data: how rounds end, what counts as right, and which
+    limits of the judges are not the usual ones. `rounds` is the most rounds that will be run.
     """
 
     seed: int
@@ -53,6 +53,7 @@ class Plan:
     stop: Mapping[str, Any]
     reference: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    thresholds: Mapping[str, Any] = field(default_factory=dict)
     version: int = PLAN_VERSION
 
     def __post_init__(self) -> None:

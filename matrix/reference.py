@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +29,7 @@ __all__ = [
     "consensus",
     "find_reference",
     "reference_from_ids",
+    "reference_of_result",
 ]
 
 _FOUR_BIT = frozenset({"q4_0", "q4_1", "iq4_nl"})
@@ -179,6 +181,17 @@ def consensus(
         ),
         source_text,
     )
+
+
+def reference_of_result(name: str, rows: pa.Table | None) -> FoundReference:
+    """The reference of another stored result: the consensus of the rows of its reference arm that were copied."""
+    if rows is None or rows.num_rows == 0:
+        return FoundReference(None, f"no reference: the rows of the stored result '{name}' are missing")
+    found = consensus(rows, str(rows.column("arm")[0].as_py()))
+    source = f"stored result '{name}': {found.reason}"
+    if found.reference is None:
+        return FoundReference(None, source)
+    return FoundReference(dataclasses.replace(found.reference, source=source), source)
 
 
 def _refusal(arm: str, total: int, ids: _Mode, least: int) -> str | None:

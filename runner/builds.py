@@ -28,7 +28,13 @@ if spec is not None and spec.origin:
     libraries = [os.path.join(folder, name) for folder in (os.path.join(package, "lib"), package)
                  if os.path.isdir(folder) for name in sorted(os.listdir(folder))
                  if re.search(r"\\.(so|dylib|dll)(\\.|$)", name)]
-    found.update(package=package, version=version and version.group(1), libraries=libraries)
+    fields = set()
+    for name in ("llama_cpp.py", "mtmd_cpp.py"):
+        path = os.path.join(package, name)
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8") as source:
+                fields.update(re.findall(r'^ *\\(["\\x27](\\w+)["\\x27], ', source.read(), re.M))
+    found.update(package=package, version=version and version.group(1), libraries=libraries, fields=sorted(fields))
 print(json.dumps(found))
 """
 
@@ -38,6 +44,7 @@ class Build:
     """One interpreter with its llama-cpp-python.
 
     `digest` is a SHA-256 over the contents of all its shared libraries: two builds of one release differ.
+    `fields` are the names of all fields of the binding's parameter structures, its settings among them.
     """
 
     python: str
@@ -46,6 +53,7 @@ class Build:
     package: str
     digest: str
     libraries: tuple[str, ...]
+    fields: frozenset[str] = frozenset()
 
 
 def find_build(python: str | None, environment: Mapping[str, str | None]) -> Build:
@@ -80,4 +88,5 @@ def _find_build(python: str, overlay: tuple[tuple[str, str | None], ...]) -> Bui
     digest = hashlib.sha256(
         "".join(f"{Path(library).name} {sha256_of(Path(library))}\n" for library in libraries).encode()
     ).hexdigest()
-    return Build(python, found["python"], found["version"] or "unknown", found["package"], digest, libraries)
+    version = found["version"] or "unknown"
+    return Build(python, found["python"], version, found["package"], digest, libraries, frozenset(found["fields"]))

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ..matrix.thresholds import ThresholdError, Thresholds, thresholds_from_mapping
 from .errors import ExitCode, UserError
 from .render.data import render_csv, render_json
 from .render.markdown import render_markdown
@@ -61,7 +60,7 @@ def judge(arguments: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _thresholds(words: list[str]) -> Thresholds:
+def _thresholds(words: list[str]) -> dict[str, float]:
     values = {}
     for word in words:
         name, equals, value = word.partition("=")
@@ -71,10 +70,7 @@ def _thresholds(words: list[str]) -> Thresholds:
             raise UserError(
                 f"--set {word}: give NAME=NUMBER" if not equals else f"--set {name}: {value!r} is not a number"
             ) from None
-    try:
-        return thresholds_from_mapping(values)
-    except ThresholdError as error:
-        raise UserError(f"--set: {error}") from error
+    return values
 
 
 def replay(arguments: argparse.Namespace) -> int:

@@ -25,17 +25,20 @@ from ..matrix.plan import Plan, PlanError
 from ..matrix.plant import PlantError, mark_planted, plant_from_mapping
 from ..matrix.settings import SettingError, Settings, closest, setting_table, settings_from_mapping
 from ..matrix.statistics.rule import StopRuleError, stop_rule_from_mapping
+from ..matrix.thresholds import ThresholdError, thresholds_from_mapping
 from .builds import find_build
 from .errors import UserError
 from .files import sha256_of
 from .load import LoadError, LoadSpec, make_load
 from .models import media_file, model_files
+from .reference_choice import SAFE, plan_reference, safe_changes
 
 __all__ = ["Request", "build_plan", "check_setting_name", "hydra_word", "parse_arguments", "quoted"]
 
 _GROUPS = ("load", "model", "plant", "probe")
-_NO_AXIS = ("run", "stop", "plan", "axes", "arms", "cross", "reference", "controls", "hydra", "experiment")
-_OPEN_MAPPINGS = ("settings.env.", "arms.", "axes.", "load.", "plant.")
+_EXPERIMENT = ("reference", "controls", "thresholds", "experiment")
+_NO_AXIS = ("run", "stop", "plan", "axes", "arms", "cross", "hydra", *_EXPERIMENT)
+_OPEN_MAPPINGS = ("settings.env.", "arms.", "axes.", "load.", "plant.", "thresholds.")
 _TEXTS = ("probe.prompt", "reference.arm")
 _PATHS = ("model.path", "model.mmproj", "probe.audio", "probe.image", "run.results", "run.python", "reference.ids")
 
@@ -122,6 +125,8 @@ def build_plan(loader: ConfigLoader, config: DictConfig, request: Request) -> tu
         moved = {axis.name for axis in axes}
         axes += [axis for axis in _configured_axes(base.axes) if axis.name not in moved]
     named = {name: _changes(name, changes) for name, changes in _container(base.arms).items()}
+    if base.reference.arm == SAFE and SAFE not in named:
+        named[SAFE] = safe_changes(base)
     notes: list[str] = []
     axes = [axis for axis in axes if _reaches_something(axis, base, notes)]
     try:
@@ -138,14 +143,13 @@ def build_plan(loader: ConfigLoader, config: DictConfig, request: Request) -> tu
             rounds=rule.rounds,
             arms=tuple(arms),
             stop=asdict(rule),
-            reference={
-                "arm": renamed.get(base.reference.arm, base.reference.arm),
-                "ids": _reference_ids(base.reference.ids),
-            },
+            reference=plan_reference(base.reference, {**{merge.left_out: merge.kept for merge in merges}, **renamed}),
             notes=tuple(notes),
+            thresholds=_thresholds(base.thresholds),
         )
-        plan.arm(plan.reference["arm"])
-    except (AxisError, PlanError, PlantError, StopRuleError) as error:
+        for name in (plan.reference["arm"] or plan.baseline.name, *plan.reference["harmless"]):
+            plan.arm(name)
+    except (AxisError, PlanError, PlantError, StopRuleError, ThresholdError) as error:
         raise UserError(str(error)) from error
     return base, plan
 
@@ -155,6 +159,13 @@ def _container(node: Any) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise UserError(f"expected a mapping, got {plain!r}")
     return {str(key): value for key, value in plain.items()}
+
+
+def _thresholds(node: Any) -> dict[str, Any]:
+    """Thresholds that are not the usual ones; `ThresholdError` if one is unknown or makes no sense."""
+    values = _container(node)
+    thresholds_from_mapping(values)
+    return values
 
 
 def _configured_axes(node: Any) -> list[Axis]:
@@ -177,29 +188,6 @@ def _reaches_something(axis: Axis, base: DictConfig, notes: list[str]) -> bool:
         notes.append(f"axis {axis.name} left out: a text probe loads no projector")
         return False
     return True
-
-
-def _reference_ids(ids: Any) -> list[int] | None:
-    """Token ids from a list, or from a file of whitespace- or comma-separated numbers."""
-    if ids is None:
-        return None
-    plain = OmegaConf.to_container(ids) if OmegaConf.is_config(ids) else ids
-    if isinstance(plain, str):
-        plain = _ids_in_file(plain)
-    if not isinstance(plain, list) or not plain or not all(type(item) is int and item >= 0 for item in plain):
-        raise UserError(f"reference.ids: {plain!r} is not a list of token ids, nor a file of them")
-    return plain
-
-
-def _ids_in_file(text: str) -> list[int]:
-    path = Path(text).expanduser()
-    if not path.is_file():
-        raise UserError(f"reference.ids: no file at {path.absolute()}, and not a list like [785,4024]")
-    words = re.split(r"[\s,\[\]]+", path.read_text(errors="replace"))
-    wrong = [word for word in words if word and not word.isdigit()]
-    if wrong:
-        raise UserError(f"reference.ids: {path} has '{wrong[0][:40]}', which is not a token id")
-    return [int(word) for word in words if word]
 
 
 class _Composer:
@@ -306,6 +294,7 @@ def _probe(probe: Any, settings: Settings, media: Path | None) -> dict[str, Any]
         "requests": 1 if settings.process in (None, "fresh") else probe.requests,
         "top_k_recorded": probe.top_k_recorded,
         "ignore_eos": probe.ignore_eos,
+        "teacher_forced": probe.teacher_forced,
     }
 
 

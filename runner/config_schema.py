@@ -34,14 +34,21 @@ class ProbeNode:
     requests: int = 3
     top_k_recorded: int = 10
     ignore_eos: bool = False
+    teacher_forced: bool = True
 
 
 @dataclass
 class ReferenceNode:
-    """What counts as right: an arm's consensus, or token ids given as a list or as a file of them."""
+    """What counts as right: an arm's consensus, another result's, or token ids given as a list or as a file of them.
+
+    `max_mb` limits the logits that are kept of it, megabytes; `harmless` names arms whose noise sets the limits.
+    """
 
     arm: str = "baseline"
     ids: Any = None
+    result: str | None = None
+    max_mb: float = 256.0
+    harmless: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -112,6 +119,7 @@ def register() -> None:
             ("stop", dict[str, Any], field(default_factory=dict)),
             ("plan", PlanNode, field(default_factory=PlanNode)),
             ("reference", ReferenceNode, field(default_factory=ReferenceNode)),
+            ("thresholds", dict[str, Any], field(default_factory=dict)),
             ("run", RunNode, field(default_factory=RunNode)),
         ],
     )

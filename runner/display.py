@@ -85,6 +85,10 @@ class Display:
         self._running = arm
         self._refresh()
 
+    def note(self, text: str) -> None:
+        """One line about something that is no trial."""
+        self._console.print(Text(text), soft_wrap=True)
+
     def trial_finished(self, row: Mapping[str, Any]) -> None:
         """A trial has its row."""
         self._tallies[row["arm"]].add(row)

@@ -25,6 +25,7 @@ from .compose import quoted
 from .display import Display
 from .errors import ExitCode, UserError
 from .provenance import collect
+from .reference_choice import import_reference
 from .render.terminal import print_table
 from .result import table_of
 from .store import ResultFolder
@@ -52,12 +53,14 @@ class Experiment:
         self._plan = plan
         self._arguments = list(arguments)
         self._rows: list[pa.Table] = []
+        self._reference_rows: pa.Table | None = None
 
     def run(self, launch: LaunchRound) -> Finished:
         """Run what the stored rows do not have yet, print the table, and return what came out."""
         folder = self._open()
         with folder.lock():
             self._record(folder)
+            self._reference_rows = folder.read_reference_rows()
             stored = folder.read_trials()
             if stored.num_rows:
                 self._rows = [stored]
@@ -88,6 +91,8 @@ class Experiment:
     def _record(self, folder: ResultFolder) -> None:
         """Store what was asked. A resumed run may ask for more rounds, so its plan replaces the stored one."""
         folder.write_plan(self._plan.as_json())
+        if self._plan.reference.get("result") is not None and folder.read_reference() is None:
+            import_reference(self._plan, Path(self._config.reference.result), folder)
         if not folder.provenance_file.exists():
             folder.write_config(OmegaConf.to_yaml(self._config))
             provenance = collect(self._plan, ["isomatrix", "run", *self._arguments])
@@ -96,6 +101,7 @@ class Experiment:
     def _rounds(self, folder: ResultFolder, launch: LaunchRound, display: Display) -> None:
         current = session.current()
         current.on_start = display.trial_started
+        current.on_note = display.note
         current.on_trial = lambda row: self._take(row, display)
         analysis = self._analyse()
         for index in range(self._plan.rounds):
@@ -128,7 +134,7 @@ class Experiment:
 
     def _analyse(self) -> Analysis:
         rows = pa.concat_tables(self._rows) if self._rows else trials_schema().empty_table()
-        return analyse(self._plan, rows)
+        return analyse(self._plan, rows, reference_rows=self._reference_rows)
 
     def _finish(self, folder: ResultFolder) -> Finished:
         analysis = self._analyse()

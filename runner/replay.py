@@ -12,6 +12,7 @@ from rich.text import Text
 
 from ..matrix.outcome import Outcome
 from .errors import ExitCode, UserError
+from .reference_logits import prepared
 from .result import LoadedResult
 from .round import trial_request
 from .trial import BadInput, run_trial
@@ -32,7 +33,8 @@ def replay_trial(result: LoadedResult, word: str, console: Console) -> int:
             raise UserError(f"replay: the trial's {name} file is not at {path} any more; put it back there")
     console.print(Text(f"replaying {row['trial_id']} (arm {arm.name}: {arm.changes_text or 'nothing changed'})"))
     try:
-        again = run_trial(trial_request(arm, row["trial_id"]))
+        with prepared(result.folder) as reference:
+            again = run_trial(trial_request(arm, row["trial_id"], reference.section(arm)))
     except BadInput as error:
         raise UserError(str(error)) from error
     same = _same(row, again)

@@ -11,7 +11,7 @@ from typing import Any
 from ..matrix.analysis import Analysis, analyse
 from ..matrix.plan import Plan, PlanError
 from ..matrix.table import Table
-from ..matrix.thresholds import Thresholds
+from ..matrix.thresholds import ThresholdError
 from .errors import UserError
 from .provenance import provenance_lines
 from .store import ResultFolder, newest_result
@@ -42,15 +42,19 @@ def find_result(word: str | None) -> Path:
     return given if given.exists() or not (RESULTS / word).exists() else RESULTS / word
 
 
-def load_result(word: str | None, thresholds: Thresholds | None = None) -> LoadedResult:
-    """Read and analyse a result; `UserError` where it is missing or damaged."""
+def load_result(word: str | None, thresholds: Mapping[str, float] | None = None) -> LoadedResult:
+    """Read and analyse a result; `UserError` where it is missing or damaged, or where a threshold is unknown."""
     folder = ResultFolder.open(find_result(word))
     try:
         plan = Plan.from_json(folder.read_plan())
     except PlanError as error:
         raise UserError(f"{folder.path}/plan.json: {error}") from error
-    trials = folder.read_trials()
-    return LoadedResult(folder, analyse(plan, trials, thresholds or Thresholds()), json.loads(folder.read_provenance()))
+    trials, rows = folder.read_trials(), folder.read_reference_rows()
+    try:
+        analysis = analyse(plan, trials, thresholds, reference_rows=rows)
+    except ThresholdError as error:
+        raise UserError(f"--set: {error}") from error
+    return LoadedResult(folder, analysis, json.loads(folder.read_provenance()))
 
 
 def table_of(analysis: Analysis, name: str, provenance: Mapping[str, Any]) -> Table:

@@ -18,6 +18,7 @@ from . import session
 from .errors import UserError
 from .load import LoadSpec
 from .provenance import machine_id
+from .reference_logits import WorkerReference, prepared, read_reference_logits, record
 from .store import ResultFolder
 from .trial import BadInput, Limits, TrialRequest, run_trial
 
@@ -37,29 +38,49 @@ def run_round(config: DictConfig) -> None:
     current = session.current()
     finished = folder.finished_trials()
     open_arms = folder.read_schedule(config.run.round)
-    for planned in plan.round_trials(config.run.round, open_arms):
-        if current.cancel.is_set():
-            return
-        if planned.trial_id in finished:
-            continue
-        if current.on_start:
-            current.on_start(planned.arm)
-        row = _row(plan, planned)
-        if row["outcome"] == Outcome.INTERRUPTED.value:
-            return  # ended by the user: not a result, and a resumed run does it again
-        folder.write_part(row)
-        if current.on_trial:
-            current.on_trial(row)
+    if not _reference_decided(folder, plan):
+        return
+    with prepared(folder) as reference:
+        for planned in plan.round_trials(config.run.round, open_arms):
+            if current.cancel.is_set():
+                return
+            if planned.trial_id in finished:
+                continue
+            if current.on_start:
+                current.on_start(planned.arm)
+            row = _row(plan, planned, reference)
+            if row["outcome"] == Outcome.INTERRUPTED.value:
+                return  # ended by the user: not a result, and a resumed run does it again
+            folder.write_part(row)
+            if current.on_trial:
+                current.on_trial(row)
 
 
-def _row(plan: Plan, planned: PlannedTrial) -> dict[str, Any]:
-    arm = plan.arm(planned.arm)
+def _reference_decided(folder: ResultFolder, plan: Plan) -> bool:
+    """Record the reference's logits, here where the trials run, unless that was done; false if the user ended it."""
+    if read_reference_logits(folder) is not None:
+        return True
+    current = session.current()
+    if current.on_note:
+        current.on_note("reference logits: recording the reference arm until two trials agree")
+    logits = record(plan, folder, trial_request, functools.partial(_run, plan))
+    if logits is not None and current.on_note:
+        current.on_note(f"{logits} ({logits.seconds:.1f} s)")
+    return logits is not None
+
+
+def _run(plan: Plan, arm: Arm, request: TrialRequest) -> dict[str, Any]:
     try:
-        row = run_trial(trial_request(arm, planned.trial_id), cancel=session.current().cancel)
+        return run_trial(request, cancel=session.current().cancel)
     except BadInput as error:
         where = "" if arm is plan.baseline else f"arm '{arm.name}': "
         raise UserError(f"{where}{error}") from error
-    return {**row, **_identity(arm, planned), "machine": _machine()}
+
+
+def _row(plan: Plan, planned: PlannedTrial, reference: WorkerReference) -> dict[str, Any]:
+    arm = plan.arm(planned.arm)
+    row = _run(plan, arm, trial_request(arm, planned.trial_id, reference.section(arm)))
+    return {**row, **reference.columns(arm, row), **_identity(arm, planned), "machine": _machine()}
 
 
 @functools.cache
@@ -84,15 +105,15 @@ def _identity(arm: Arm, planned: PlannedTrial) -> dict[str, Any]:
     }
 
 
-def trial_request(arm: Arm, trial_id: str) -> TrialRequest:
-    """What the trial runner needs to run one trial of an arm."""
+def trial_request(arm: Arm, trial_id: str, teacher: Mapping[str, Any] | None = None) -> TrialRequest:
+    """What the trial runner needs to run one trial of an arm; `teacher` is that section of the worker's spec."""
     configuration = arm.configuration
     files, limits, load = configuration["files"], configuration["limits"], configuration["load"]
     memory_gb = limits["memory_gb"]
     return TrialRequest(
         trial_id=trial_id,
         command=(files["python"], str(_WORKER)),
-        spec=_spec(configuration, trial_id),
+        spec={**_spec(configuration, trial_id), "teacher": None if teacher is None else dict(teacher)},
         environment=configuration["settings"]["env"],
         limits=Limits(
             wall_s=limits["wall_s"],

@@ -29,6 +29,7 @@ class Session:
     cancel: threading.Event = field(default_factory=threading.Event)
     on_trial: Callable[[Mapping[str, Any]], None] | None = None
     on_start: Callable[[str], None] | None = None
+    on_note: Callable[[str], None] | None = None
     plan: Plan | None = None
     config: DictConfig | None = None  # of the baseline, beside `plan`
     finished: Finished | None = None

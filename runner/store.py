@@ -6,6 +6,9 @@
     parts/TRIAL_ID.parquet                       one row each, as trials finish
     parts/damaged/                               parts that could not be read, set aside
     trials.parquet  arms.parquet                 all rows, and the counts
+    reference/reference.json  logits.parquet     the reference's logits, or why there are none
+    reference/recordings.parquet                 the trials that they come from; these count for nothing else
+    reference/trials.parquet                     rows of another result, where that is the reference
     lock                                         held by the run that writes here
 
 Everything is written under a temporary name, flushed to disk and renamed, so that a kill at any moment leaves
@@ -69,6 +72,11 @@ class ResultFolder:
         self.parts_folder = path / "parts"
         self.damaged_folder = path / "parts" / "damaged"
         self.schedule_folder = path / "schedule"
+        self.reference_folder = path / "reference"
+        self.reference_file = self.reference_folder / "reference.json"
+        self.reference_logits_file = self.reference_folder / "logits.parquet"
+        self.recordings_file = self.reference_folder / "recordings.parquet"
+        self.reference_rows_file = self.reference_folder / "trials.parquet"
         self.hydra_folder = path / "hydra"
         self.lock_file = path / "lock"
         self._marker_file = path / "result.json"
@@ -92,7 +100,7 @@ class ResultFolder:
                 )
                 if foreign:
                     raise StoreError(f"{path} is no result folder and not empty (it holds {foreign[0]})")
-            for sub in (folder.parts_folder, folder.schedule_folder):
+            for sub in (folder.parts_folder, folder.schedule_folder, folder.reference_folder):
                 sub.mkdir(parents=True, exist_ok=True)
         # The marker comes last: a folder without it is an unfinished creation and may be created again.
         marker = {"format": _FORMAT, "schema_version": SCHEMA_VERSION}
@@ -148,7 +156,7 @@ class ResultFolder:
                 self._locked = False
 
     def _remove_leftovers(self) -> None:
-        for folder in (self.path, self.parts_folder, self.schedule_folder):
+        for folder in (self.path, self.parts_folder, self.schedule_folder, self.reference_folder):
             for leftover in folder.glob(f".*{TEMPORARY}"):
                 leftover.unlink(missing_ok=True)
 
@@ -194,6 +202,48 @@ class ResultFolder:
 
     def _schedule_file(self, round_index: int) -> Path:
         return self.schedule_folder / f"round-{round_index:04d}.json"
+
+    # The reference
+
+    def write_reference(self, text: str) -> None:
+        """Store what is known of the reference's logits, JSON; written after the files that it speaks of."""
+        self.reference_folder.mkdir(exist_ok=True)
+        self._write(self.reference_file, text.encode())
+
+    def read_reference(self) -> str | None:
+        """What is known of the reference's logits, JSON; None where nothing was decided yet."""
+        return self._read(self.reference_file) if self.reference_file.exists() else None
+
+    def write_reference_logits(self, table: pa.Table) -> None:
+        """Store logits rows. Splitting floats by byte compresses them a little better."""
+        self.reference_folder.mkdir(exist_ok=True)
+        split = {"use_dictionary": False, "use_byte_stream_split": ["logits.list.element"]}
+        self._write_table(self.reference_logits_file, table, **split)
+
+    def read_reference_logits(self) -> pa.Table:
+        """The logits rows of the reference."""
+        try:
+            return pq.read_table(self.reference_logits_file)
+        except FileNotFoundError:
+            raise StoreError(f"{self.path} has no {self.reference_logits_file.name} of its reference") from None
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise StoreError(f"{self.reference_logits_file} cannot be read; restore it from a copy: {error}") from error
+
+    def write_recordings(self, rows: pa.Table) -> None:
+        """Store the trials that the reference's logits come from."""
+        self.reference_folder.mkdir(exist_ok=True)
+        self._write_table(self.recordings_file, rows)
+
+    def write_reference_rows(self, rows: pa.Table) -> None:
+        """Store rows of another result whose consensus is the reference here."""
+        self.reference_folder.mkdir(exist_ok=True)
+        self._write_table(self.reference_rows_file, rows)
+
+    def read_reference_rows(self) -> pa.Table | None:
+        """Rows of another result whose consensus is the reference here; None where there are none."""
+        if not self.reference_rows_file.exists():
+            return None
+        return self._read_table(self.reference_rows_file, None, SCHEMA)
 
     # Rows
 
