@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ..matrix.arm import Arm, level_text
-from ..matrix.effect import arm_effects
+from ..matrix.effect import INERT, arm_effects
 from ..matrix.outcome import Outcome
 from ..matrix.settings import settings_from_mapping
 from .builds import Build, find_build
@@ -46,6 +46,8 @@ _AXES: dict[str, tuple[Any, Any]] = {
     "swa_full": (False, True),
 }
 _TOKENS = 4
+_SLOW_S = 15.0
+"""An audio trial longer than this (software Vulkan, say) would make a doctor of many minutes."""
 
 
 def print_doctor(python: str | None, console: Console) -> int:
@@ -67,6 +69,10 @@ def print_doctor(python: str | None, console: Console) -> int:
     _print_library(baseline, console)
     if not media:
         console.print(Text("this build has no multimodal support, so the axes are tried on a text probe"))
+    elif baseline["wall_s"] > _SLOW_S:
+        media = False
+        seconds = f"{baseline['wall_s']:.0f} s"
+        console.print(Text(f"an audio trial takes {seconds} here, so the axes are tried on a text probe"))
     _print_axes(build, media, console)
     return ExitCode.OK
 
@@ -132,7 +138,7 @@ def _print_axes(build: Build, media: bool, console: Console) -> None:
 
 def _liveness(build: Build, media: bool, name: str, levels: tuple[Any, Any]) -> tuple[str, str]:
     if name.startswith("projector_") and not media:
-        return "not live", "no projector in this build"
+        return "not tried", "a text probe loads no projector"
     rows = [_try(build, media, {name: level}) for level in levels]
     for row in rows:
         if row["outcome"] == Outcome.REFUSED.value:
@@ -140,5 +146,10 @@ def _liveness(build: Build, media: bool, name: str, levels: tuple[Any, Any]) -> 
         if row["outcome"] != Outcome.OK.value:
             return "fails", f"{row['arm']}: {row['outcome']}: {row['error']}"
     effect = arm_effects(rows, rows[0]["arm"])[rows[1]["arm"]]
-    words = {"proven": "live", "inert": "inert", "contradicted": "not live"}
+    if effect.effect == INERT:
+        unused = effect.reason.partition("nothing in these trials uses")[1:]
+        return INERT, "the same logits bit for bit, and the same evidence" + (
+            f"; {''.join(unused)}" if all(unused) else ""
+        )
+    words = {"proven": "live", "contradicted": "not live"}
     return words.get(effect.effect or "", "unknown"), effect.reason
