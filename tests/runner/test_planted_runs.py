@@ -14,6 +14,7 @@ import pytest
 from isomatrix.matrix.plan import Plan
 from isomatrix.matrix.statistics.interval import clopper_pearson
 from isomatrix.runner.errors import UserError
+from isomatrix.runner.launch import run_or_plan
 from isomatrix.runner.result import LoadedResult, load_result
 
 Run = Callable[..., CompletedProcess[str]]
@@ -21,10 +22,10 @@ TEXT = ("probe=text", "axes=none", "settings.n_threads=1", "settings.max_tokens=
 MARK = "[planted]"
 
 
-def stored(isomatrix: Run, folder: Path, *words: str) -> LoadedResult:
-    done = isomatrix("run", *TEXT, *words)
-    assert done.returncode == 0, done.stderr
-    return load_result(str(folder / "results" / "it"))
+def stored(folder: Path, *words: str) -> LoadedResult:
+    """Run the text probe in this process, with these words, and read the result back."""
+    assert run_or_plan("run", [*TEXT, f"run.results={folder}", *words]) == 0
+    return load_result(str(folder / "it"))
 
 
 def rows(result: LoadedResult, arm: str) -> list[dict[str, Any]]:
@@ -120,11 +121,7 @@ KINDS = (
 @pytest.fixture(scope="module")
 def kinds(tmp_path_factory: pytest.TempPathFactory) -> LoadedResult:
     """One run with every kind at rate 1."""
-    from isomatrix.runner.launch import run_or_plan
-
-    folder = tmp_path_factory.mktemp("kinds")
-    assert run_or_plan("run", [*TEXT, *KINDS, f"run.results={folder}"]) == 0
-    return load_result(str(folder / "it"))
+    return stored(tmp_path_factory.mktemp("kinds"), *KINDS)
 
 
 @pytest.mark.parametrize(
@@ -171,17 +168,17 @@ def test_planted_arms_are_marked_in_every_form_and_counted_apart(kinds: LoadedRe
     assert any("0 corrupt, 0 failed; 14 trials in 7 arms [planted]: 6 corrupt, 6 failed" in s for s in table.summary)
 
 
-def test_a_planted_baseline_is_told_in_the_first_line_and_in_its_row(isomatrix: Run, tmp_path: Path):
-    table = stored(isomatrix, tmp_path, "plant=flip_token", "stop.rounds=2").table()
+def test_a_planted_baseline_is_told_in_the_first_line_and_in_its_row(tmp_path: Path):
+    table = stored(tmp_path, "plant=flip_token", "stop.rounds=2").table()
     assert table.summary[0].startswith("The baseline is [planted] (flip_token)")
     assert table.rows[0].cells["arm"].text == "baseline [planted]: flip_token"
 
 
 @pytest.mark.slow
-def test_a_fault_that_needs_a_setting_and_large_batches_is_isolated(isomatrix: Run, tmp_path: Path):
+def test_a_fault_that_needs_a_setting_and_large_batches_is_isolated(tmp_path: Path):
     """A fault that only strikes with op_offload, for batches of 16 rows or more: two settings rescue, one does not."""
     result = stored(
-        *(isomatrix, tmp_path, "stop.rounds=5", "plant=node_error", "plant.min_rows=16"),
+        *(tmp_path, "stop.rounds=5", "plant=node_error", "plant.min_rows=16"),
         *("plant.when={op_offload: true}", "settings.op_offload=true,false", "settings.n_ubatch=512,8"),
         *("settings.warmup=false,true", "reference.arm=op_offload=false"),
     )
@@ -195,15 +192,15 @@ def test_a_fault_that_needs_a_setting_and_large_batches_is_isolated(isomatrix: R
 
 @pytest.mark.slow
 def test_a_replay_draws_the_same(isomatrix: Run, tmp_path: Path):
-    result = stored(isomatrix, tmp_path, "plant=none,flip_token", "plant.rate=0.5", "stop.rounds=3")
+    result = stored(tmp_path, "plant=none,flip_token", "plant.rate=0.5", "stop.rounds=3")
     for row in rows(result, f"plant=flip_token {MARK}"):
-        done = isomatrix("replay", "results/it", row["trial_id"])
+        done = isomatrix("replay", str(tmp_path / "it"), row["trial_id"])
         assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow
-def test_passing_controls_leave_the_result_valid(isomatrix: Run, tmp_path: Path):
-    result = stored(isomatrix, tmp_path, "controls=on", "stop.rounds=7")
+def test_passing_controls_leave_the_result_valid(tmp_path: Path):
+    result = stored(tmp_path, "controls=on", "stop.rounds=7")
     assert [control.status.value for control in result.analysis.controls] == ["passed", "passed"]
     assert not any("INVALID" in line for line in result.table().summary)
 
@@ -213,8 +210,8 @@ def test_passing_controls_leave_the_result_valid(isomatrix: Run, tmp_path: Path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [1.0, 0.5, 0.2])
-def test_flips_are_found_at_their_rate_and_nothing_else_is(isomatrix: Run, tmp_path: Path, rate: float):
-    result = stored(isomatrix, tmp_path, "plant=none,flip_token", f"plant.rate={rate}", "stop.rounds=40")
+def test_flips_are_found_at_their_rate_and_nothing_else_is(tmp_path: Path, rate: float):
+    result = stored(tmp_path, "plant=none,flip_token", f"plant.rate={rate}", "stop.rounds=40")
     found = rows(result, f"plant=flip_token {MARK}")
     assert all(row["corrupt"] == row["plant_fired"] for row in found)
     assert all(row["verdict"] == "identical" for row in found if not row["plant_fired"])
@@ -225,9 +222,9 @@ def test_flips_are_found_at_their_rate_and_nothing_else_is(isomatrix: Run, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rate", [1.0, 0.5, 0.2])
-def test_node_errors_are_found_at_their_rate_and_nothing_else_is(isomatrix: Run, tmp_path: Path, rate: float):
+def test_node_errors_are_found_at_their_rate_and_nothing_else_is(tmp_path: Path, rate: float):
     result = stored(
-        *(isomatrix, tmp_path, "plant=none,node_error", f"plant.rate={rate}", "plant.size=1", "stop.rounds=40"),
+        *(tmp_path, "plant=none,node_error", f"plant.rate={rate}", "plant.size=1", "stop.rounds=40"),
     )
     found = rows(result, f"plant=node_error {MARK}")
     assert all(row["corrupt"] == row["plant_fired"] for row in found)
