@@ -31,7 +31,7 @@ from .errors import UserError
 from .files import sha256_of
 from .load import LoadError, LoadSpec, make_load
 from .models import media_file, model_files
-from .reference_choice import SAFE, plan_reference, safe_changes
+from .reference_choice import SAFE, check_result, plan_reference, safe_changes
 
 __all__ = ["Request", "build_plan", "check_setting_name", "hydra_word", "parse_arguments", "quoted"]
 
@@ -149,6 +149,8 @@ def build_plan(loader: ConfigLoader, config: DictConfig, request: Request) -> tu
         )
         for name in (plan.reference["arm"] or plan.baseline.name, *plan.reference["harmless"]):
             plan.arm(name)
+        if base.reference.result is not None:
+            check_result(plan, Path(base.reference.result))
     except (AxisError, PlanError, PlantError, StopRuleError, ThresholdError) as error:
         raise UserError(str(error)) from error
     return base, plan

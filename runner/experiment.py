@@ -92,7 +92,7 @@ class Experiment:
         """Store what was asked. A resumed run may ask for more rounds, so its plan replaces the stored one."""
         folder.write_plan(self._plan.as_json())
         if self._plan.reference.get("result") is not None and folder.read_reference() is None:
-            import_reference(self._plan, Path(self._config.reference.result), folder)
+            import_reference(Path(self._config.reference.result), folder)
         if not folder.provenance_file.exists():
             folder.write_config(OmegaConf.to_yaml(self._config))
             provenance = collect(self._plan, ["isomatrix", "run", *self._arguments])

@@ -21,7 +21,7 @@ from .errors import UserError
 from .reference_logits import ReferenceLogits
 from .store import ResultFolder
 
-__all__ = ["SAFE", "import_reference", "plan_reference", "safe_changes"]
+__all__ = ["SAFE", "check_result", "import_reference", "plan_reference", "safe_changes"]
 
 SAFE = "safe"
 """The arm that `reference.arm=safe` adds where the user declared none of that name."""
@@ -129,13 +129,24 @@ class _Stored:
         return rows.set_column(place, rows.schema.field(place), pa.nulls(rows.num_rows, column.type))
 
 
-def import_reference(plan: Plan, source: Path, folder: ResultFolder) -> None:
+def check_result(plan: Plan, source: Path) -> None:
+    """`UserError` if the stored result `source` was asked something else than this plan asks."""
+    stored = _Stored.read(source)
+    ours, theirs = (one.baseline.configuration["probe"] for one in (plan, stored.plan))
+    other = [name for name in _QUESTION if ours.get(name) != theirs.get(name)]
+    if other:
+        raise UserError(
+            f"reference.result: {stored.name} asked something else (probe.{other[0]} is {theirs.get(other[0])!r} there "
+            f"and {ours.get(other[0])!r} here), so its answer says nothing about this run"
+        )
+
+
+def import_reference(source: Path, folder: ResultFolder) -> None:
     """Copy the reference of the stored result `source` into `folder`, so that it stands on its own.
 
-    Raises `UserError` if that result asked something else, or agrees on nothing.
+    Raises `UserError` if that result has not enough trials to agree.
     """
     stored = _Stored.read(source)
-    _check_question(plan, stored)
     rows = stored.rows()
     if rows.num_rows < 2:
         raise UserError(f"reference.result: {source} has fewer than two ok trials of its reference arm")
@@ -146,13 +157,3 @@ def import_reference(plan: Plan, source: Path, folder: ResultFolder) -> None:
         folder.write_reference_logits(stored.folder.read_reference_logits())
     folder.write_reference_rows(rows)
     folder.write_reference(logits)
-
-
-def _check_question(plan: Plan, stored: _Stored) -> None:
-    ours, theirs = (one.baseline.configuration["probe"] for one in (plan, stored.plan))
-    other = [name for name in _QUESTION if ours.get(name) != theirs.get(name)]
-    if other:
-        raise UserError(
-            f"reference.result: {stored.name} asked something else (probe.{other[0]} is {theirs.get(other[0])!r} there "
-            f"and {ours.get(other[0])!r} here), so its answer says nothing about this run"
-        )
