@@ -87,12 +87,11 @@ class CrossedSettings:
 class Pair:
     """Two arms that nobody declared to compare and that differ, Holm-adjusted over all such pairs."""
 
-    arm: str
+    arm: str  # the one with the higher rate
     other: str
     counts: tuple[tuple[int, int], tuple[int, int]]  # corrupt, judged
     p: float
     p_adjusted: float
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,15 @@ class Findings:
 
     def exploratory(self) -> list[str]:
         """Pairs that differ, for a list of their own."""
-        return [f"{pair.sentence}{self._caution}." for pair in self.pairs]
+        groups: dict[tuple[str, float], list[Pair]] = defaultdict(list)
+        for pair in self.pairs:
+            groups[pair.arm, pair.p_adjusted].append(pair)
+        return [
+            f"{arm} {counts_words(*pairs[0].counts[0])} against "
+            f"{', '.join(f'{pair.other} {counts_words(*pair.counts[1])}' for pair in pairs)}: {p_words(p)} "
+            f"(Boschloo, Holm over {self.pairs_tested} pair{'s' * (self.pairs_tested > 1)}){self._caution}."
+            for (arm, p), pairs in groups.items()
+        ]
 
     def as_data(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -355,9 +362,14 @@ def _hints(plan: Plan, counts: Mapping[str, tuple[int, int]], tested: Sequence[s
             changes=frozenset(f"{name}={level}" for name, level in arm.changes),
         )
         for arm in plan.arms
-        if not arm.control and (arm.changes or arm is plan.baseline)
+        if not arm.control and not _moves_plant(arm) and (arm.changes or arm is plan.baseline)
     ]
     return interaction_hints(arms, alpha, tested=tested)
+
+
+def _moves_plant(arm: Arm) -> bool:
+    """Whether the arm's difference from the baseline is a fault that was planted: nothing to find out about."""
+    return any(name.split(".")[0] == "plant" for name, _ in arm.changes)
 
 
 # Pairs that nobody declared
@@ -374,12 +386,8 @@ def _pairs(pairs: Sequence[tuple[str, str]], counts: Mapping[str, tuple[int, int
     for (arm, other), p, p_adjusted in zip(pairs, p_values, holm(p_values), strict=True):
         if p_adjusted > alpha:
             continue
-        own, others = counts[arm], counts[other]
-        sentence = (
-            f"{arm} {counts_words(*own)} against {other} {counts_words(*others)}: "
-            f"{p_words(p_adjusted)} (Boschloo, Holm over {len(pairs)} pairs)"
-        )
-        yield Pair(arm, other, (own, others), p, p_adjusted, sentence)
+        high, low = sorted((arm, other), key=lambda name: -counts[name][0] / counts[name][1])
+        yield Pair(high, low, (counts[high], counts[low]), p, p_adjusted)
 
 
 def _pair_p(own: tuple[int, int], other: tuple[int, int]) -> float:

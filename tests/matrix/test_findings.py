@@ -135,7 +135,7 @@ def test_failed_outcomes_have_a_rate_with_its_interval(find: Find) -> None:
 
 def test_pairs_that_nobody_declared_stand_apart(find: Find) -> None:
     found = find(plan_of(*SINGLE), {"baseline": ".#" * 5, "a": "#" * 10, "b": "." * 10})
-    assert found.exploratory() == ["a 10/10 against b 0/10: p < 0.0001 (Boschloo, Holm over 1 pairs)."]
+    assert found.exploratory() == ["a 10/10 against b 0/10: p < 0.0001 (Boschloo, Holm over 1 pair)."]
     assert not any("against b" in sentence for sentence in [*found.notes(), *found.headlines(), *found.warnings()])
 
 
@@ -161,3 +161,14 @@ def test_controls_are_no_part_of_it(find: Find) -> None:
     letters = {"baseline": "." * 10, "a": "." * 10, "b": "." * 10, "positive control": "#" * 10}
     found = find(plan, letters)
     assert (found.pairs_tested, found.crossed, found.hints) == (1, (), ())
+
+
+def test_pairs_with_one_arm_in_common_are_one_sentence(find: Find) -> None:
+    plan = plan_of(*SINGLE, arm("c", {"c": "1"}))
+    found = find(plan, {"baseline": "." * 10, "a": "." * 10, "b": "#" * 10, "c": "." * 10})
+    assert found.exploratory() == ["b 10/10 against a 0/10, c 0/10: p < 0.0001 (Boschloo, Holm over 3 pairs)."]
+
+
+def test_a_planted_fault_gives_no_hint(find: Find) -> None:
+    planted = arm("faulty [planted]", {"plant": "flip_token", "plant.rate": "0.3"})
+    assert find(plan_of(planted), {"baseline": "." * 20, "faulty [planted]": "#" * 20}).hints == ()

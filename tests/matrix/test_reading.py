@@ -120,7 +120,7 @@ def test_findings_stand_on_top_below_and_apart(analysed: Any) -> None:
     table = analysed(stop, baseline=moving, bad="#" * 20, good="." * 20).table("t")
     assert table.summary[0].startswith("Warning: the baseline's rate moved: 0/10 (0) in the first half")
     assert any(note.startswith("Contrasts against baseline within rounds") for note in table.notes)
-    assert table.exploratory == ("bad 20/20 against good 0/20: p < 0.0001 (Boschloo, Holm over 1 pairs).",)
+    assert table.exploratory == ("bad 20/20 against good 0/20: p < 0.0001 (Boschloo, Holm over 1 pair).",)
 
 
 def test_budgets_are_counted_from_the_rows(analysed: Any) -> None:
