@@ -33,6 +33,7 @@ from .verdict import judge_table
 
 __all__ = ["Analysis", "analyse", "decisions_of", "reference_choice"]
 
+
 @dataclass(frozen=True)
 class Analysis:
     """What the rows of one result say.
@@ -70,7 +71,15 @@ class Analysis:
     def _short_readings(self) -> dict[str, str]:
         """The same in the few words of a cell; the sentences stand below the table."""
         rule = stop_rule_from_mapping(self.plan.stop)
-        return {arm: few_words(decision, rule) for arm, decision in self.decisions.items()}
+        return {
+            arm: "no effect here" if arm in self._inert else few_words(decision, rule)
+            for arm, decision in self.decisions.items()
+        }
+
+    @cached_property
+    def _inert(self) -> frozenset[str]:
+        """Arms that did nothing here: their counts are those of the baseline and no finding about the setting."""
+        return frozenset(row["arm"] for row in self.arms.to_pylist() if row["effect"] == "inert")
 
     def verdict_counts(self) -> dict[str, dict[str, int]]:
         """Trials by arm and verdict."""
@@ -92,12 +101,11 @@ class Analysis:
         )
 
     def _summary(self) -> list[str]:
-        inert = {row["arm"] for row in self.arms.to_pylist() if row["effect"] == "inert"}
         return [
             *self._warnings(),
             *self.findings.warnings(),
             self.counts_words(),
-            *contrast_sentences(self.plan, self.decisions, inert),
+            *contrast_sentences(self.plan, self.decisions, self._inert),
             *self.findings.headlines(),
         ]
 
@@ -148,7 +156,8 @@ class Analysis:
         notes += [_unstable(row) for row in rows if (row["n_distinct_digests"] or 0) > 1 and not row["planted"]]
         arms_by_reason: dict[str, list[str]] = defaultdict(list)
         for arm, reason in self.readings().items():
-            arms_by_reason[reason].append(arm)
+            if arm not in self._inert:
+                arms_by_reason[reason].append(arm)
         notes += self.findings.notes()
         notes += [f"{', '.join(arms)}: {reason}." for reason, arms in arms_by_reason.items()]
         return [*notes, *self.plan.notes]
@@ -171,7 +180,8 @@ def _silent_plants(trials: pa.Table) -> list[str]:
         if note and not note.startswith("not drawn"):
             counts[arm, note] += 1
     return [
-        f"The fault planted in {arm} did not fire in {count} trials: {note}." for (arm, note), count in counts.items()
+        f"The fault planted in {arm} did not fire in {count} trials: {note}."
+        for (arm, note), count in sorted(counts.items())
     ]
 
 
@@ -189,7 +199,8 @@ def _pass_notes(judged: pa.Table) -> list[str]:
             f"Teacher-forced pass of {stale} trials left out: the recorded logits are not those of the reference."
         )
     reasons = Counter(note for *_, note in rows if note)
-    return notes + [f"{reason[:1].upper()}{reason[1:]} ({count} trials)." for reason, count in reasons.most_common(3)]
+    most = sorted(reasons.items(), key=lambda found: (-found[1], found[0]))[:3]  # not in the order of the rows
+    return notes + [f"{reason[:1].upper()}{reason[1:]} ({count} trials)." for reason, count in most]
 
 
 def _noise_notes(arms: Sequence[Mapping[str, Any]]) -> list[str]:
