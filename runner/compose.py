@@ -40,7 +40,11 @@ _EXPERIMENT = ("reference", "controls", "thresholds", "experiment")
 _NO_AXIS = ("run", "stop", "plan", "axes", "arms", "cross", "hydra", *_EXPERIMENT)
 _OPEN_MAPPINGS = ("settings.env.", "arms.", "axes.", "load.", "plant.", "thresholds.")
 _TEXTS = ("probe.prompt", "reference.arm")
-_PATHS = ("model.path", "model.mmproj", "probe.audio", "probe.image", "run.results", "run.python", "reference.ids")
+_NAMES = ("reference.harmless",)
+_PATHS = (
+    *("model.path", "model.mmproj", "probe.audio", "probe.image", "run.results", "run.python"),
+    *("reference.ids", "reference.result"),
+)
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,12 @@ def hydra_word(word: str) -> str:
 
     A new key of an open mapping needs no plus sign from the user (`settings.env.X=1`). A prompt is text as it
     stands, commas and all, unless it starts with a quote: then it is in Hydra's own notation, and can be a
-    list of prompts; so is the name of an arm, which has equals signs. The name of an existing file is taken as it is, too.
+    list of prompts; so is the name of an arm, which has equals signs. The name of an existing file is taken as it is,
+    too.
     """
     key, equals, value = word.partition("=")
+    if key in _NAMES and not {"'", '"'} & set(value):
+        return f"{key}=[{','.join(quoted(name.strip()) for name in value.strip('[]').split(','))}]"
     if equals and ((key in _TEXTS and not value.startswith(("'", '"'))) or (key in _PATHS and Path(value).exists())):
         return f"{key}={quoted(value)}"
     return f"++{word}" if word.startswith(_OPEN_MAPPINGS) else word
