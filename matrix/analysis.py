@@ -64,6 +64,11 @@ class Analysis:
         """What the rows say beside the declared contrasts; worked out on first use, since a run need not know it."""
         return findings_of(self.plan, self.trials, self.arms.to_pylist())
 
+    @property
+    def invalid(self) -> bool:
+        """Whether a control failed, so that the whole result counts for nothing."""
+        return any(control.status is Status.FAILED for control in self.controls)
+
     def readings(self) -> dict[str, str]:
         """What each declared contrast shows, in a sentence with its numbers."""
         return {arm: decision.reason for arm, decision in self.decisions.items()}
@@ -120,8 +125,8 @@ class Analysis:
     def _warnings(self) -> list[str]:
         """What must be read before anything else: a failed control, and a baseline that is broken on purpose."""
         lines = []
-        failed = [control for control in self.controls if control.status is Status.FAILED]
-        if failed:
+        if self.invalid:
+            failed = [control for control in self.controls if control.status is Status.FAILED]
             lines.append(f"INVALID, nothing below counts: {'. '.join(str(control) for control in failed)}.")
         plant = plant_of(self.plan.baseline)
         if plant is not None:

@@ -147,7 +147,7 @@ class Experiment:
             sys.stderr.write(f"isomatrix: interrupted; resume with run.name={folder.path.name}\n")
         else:
             usable = any(row["n"] for row in analysis.arms.to_pylist())
-            code = ExitCode.OK if usable else ExitCode.UNUSABLE
+            code = ExitCode.OK if usable and not analysis.invalid else ExitCode.UNUSABLE
         Console(stderr=True).print(Text(f"result: {folder.path}", style="dim"), soft_wrap=True)
         return Finished(folder.path, analysis, code)
 

@@ -150,13 +150,20 @@ def test_a_baseline_that_is_unstable_under_both_names_passes():
 
 def test_a_failed_control_stands_in_the_first_line_and_marks_the_whole_result():
     rows = [row("baseline", n) for n in range(10)] + [positive(n, fired=True, corrupt=False) for n in range(10)]
-    first = analysed(rows, POSITIVE).table("title").summary[0]
-    assert first.startswith("INVALID, nothing below counts: Positive control failed: 10 of 10 planted faults")
+    analysis = analysed(rows, POSITIVE)
+    assert analysis.invalid
+    assert (
+        analysis.table("title")
+        .summary[0]
+        .startswith("INVALID, nothing below counts: Positive control failed: 10 of 10 planted faults")
+    )
 
 
 def test_controls_that_pass_are_told_below_and_leave_the_first_line_alone():
     rows = [row("baseline", n) for n in range(10)] + negative(0)
-    table = analysed(rows, NEGATIVE).table("title")
+    analysis = analysed(rows, NEGATIVE)
+    table = analysis.table("title")
+    assert not analysis.invalid
     assert not any("INVALID" in line for line in table.summary)
     assert any(note.startswith("Negative control passed") for note in table.notes)
 
