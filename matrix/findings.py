@@ -115,14 +115,14 @@ class Findings:
 
     def headlines(self) -> list[str]:
         """Interactions that are shown."""
-        return [f"{_capital(found.sentence)}{self._caution}." for found in self.crossed if found.together]
+        return [f"Crossed: {found.sentence}{self._caution}." for found in self.crossed if found.together]
 
     def notes(self) -> list[str]:
         """Sentences for below the table."""
         return [
             *self._failed_notes(),
             *self._within_notes(),
-            *(f"{_capital(found.sentence)}{self._caution}." for found in self.crossed if not found.together),
+            *(f"Crossed: {found.sentence}{self._caution}." for found in self.crossed if not found.together),
             *self._quiet_notes(),
             *(f"{_capital(hint)}." for hint in self.hints),
         ]

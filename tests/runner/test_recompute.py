@@ -21,6 +21,7 @@ WORDS = (
     "probe=text",
     "settings.max_tokens=4",
     "settings.n_threads=1",
+    "settings.n_threads_batch=1",
     "settings.n_ubatch=512,16",
     "load=none",
     "arms.faulty={plant: flip_token, plant.rate: 0.6}",
