@@ -41,8 +41,7 @@ _QUESTION = ("kind", "prompt", "media_sha256", "ignore_eos")
 
 def safe_changes(base: Any) -> dict[str, Any]:
     """The changes of the safe arm for a composed configuration; settings that its build lacks are left unset."""
-    overlay = OmegaConf.to_container(base.settings.env) if base.settings.env else {}
-    fields = find_build(base.run.python, {str(k): v for k, v in dict(overlay or {}).items()}).fields
+    fields = find_build(base.run.python, {str(name): value for name, value in base.settings.env.items()}).fields
     reached = {name for name in _SAFE_LEVELS if name != "projector_device" or base.probe.kind != "text"}
     return {
         name: level for name, (level, carriers) in _SAFE_LEVELS.items() if name in reached and fields & set(carriers)

@@ -191,7 +191,7 @@ def _teacher(document: Mapping[str, Any]) -> Teacher | None:
     if document.get("teacher") is None:
         return None
     given = {key: value for key, value in _section(document, "teacher", _TEACHER_KINDS).items() if value is not None}
-    defaults = {"record": None, "max_bytes": 0, "logits": "", "n_vocab": 0, "token_ids": []}
+    defaults: dict[str, Any] = {"record": None, "max_bytes": 0, "logits": "", "n_vocab": 0, "token_ids": []}
     teacher = Teacher(**{**defaults, **given})
     if (teacher.record is None) == (teacher.logits == ""):
         raise bad_input("teacher", "needs either record, a file to write, or logits, a file to read")

@@ -122,7 +122,7 @@ def _plainly(row: Any, reference: bytes, token: int) -> Comparison:
     own = ours[token]
     if bytes(row) == reference:
         return Comparison(0.0, 0.0, 0.0, _rank(ours, own, token), True, 0, digest(row))
-    theirs: list[float] = memoryview(reference).cast("f").tolist()
+    theirs: list[float] = list(memoryview(reference).cast("f"))
     rank, top1 = _rank(ours, own, token), _largest(ours) == _largest(theirs)
     unlike = 0
     if not all(map(math.isfinite, ours)) or not all(map(math.isfinite, theirs)):
