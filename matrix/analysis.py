@@ -137,6 +137,7 @@ class Analysis:
 
     def _notes(self) -> list[str]:
         notes = [f"Reference: {self.reference}.", *_pass_notes(self.trials), *_noise_notes(self.arms.to_pylist())]
+        notes += _limit_notes(self.plan, self.trials)
         notes += [f"{control}." for control in self.controls]
         notes += _silent_plants(self.trials)
         notes += [f"The baseline is not what was asked: {words}." for words in self.baseline_clamped]
@@ -217,6 +218,17 @@ def _noise_notes(arms: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     what = "largest logit difference / NMSE of trials that are not corrupt"
     return [f"Noise against the reference ({what}): {'; '.join(words)}."] if words else []
+
+
+def _limit_notes(plan: Plan, judged: pa.Table) -> list[str]:
+    """What is wrong by measured noise, where the user said which arms are harmless."""
+    harmless = plan.reference.get("harmless") or ()
+    stored = next((text for text in judged.column("thresholds").to_pylist() if text), None)
+    if not harmless or stored is None:
+        return []
+    used = json.loads(stored)
+    limits = f"NMSE {used['wrong_nmse']:.2g}, KL {used['wrong_kl']:.2g} nats at the median position"
+    return [f"Limits from the measured noise of {', '.join(harmless)}: {limits}."]
 
 
 def _unstable(row: Mapping[str, Any]) -> str:

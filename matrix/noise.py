@@ -158,7 +158,7 @@ def explain_flip(
     noise = float(differences.max())
     around = None if teacher is None else teacher.around(position, trial)
     if around is not None and teacher is not None:
-        excuse = _by_pass(reference, trial, position, teacher, around[0], greedy, coarse_cache, thresholds)
+        excuse = _by_pass(reference, trial, position, teacher, around, greedy, coarse_cache, thresholds)
         if excuse is not None:
             return excuse
     limit = thresholds.corrupt(logit_spread(reference))
@@ -180,19 +180,22 @@ def _by_pass(
     trial: Answer,
     position: int,
     teacher: TeacherPass,
-    noise: float,
+    around: tuple[float, float],
     greedy: bool,
     coarse_cache: bool,
     thresholds: Thresholds,
 ) -> Flip | None:
-    """The flip explained by a pass whose positions all lie within noise, if they do."""
-    if not judge_pass(teacher, coarse_cache, thresholds).within_noise:
+    """The flip explained by a pass that finds nothing wrong, and noise here of the size of noise elsewhere."""
+    found = judge_pass(teacher, coarse_cache, thresholds)
+    noise, elsewhere = around
+    if found.wrong or noise > thresholds.jump_factor * max(elsewhere, thresholds.benign(coarse_cache)):
         return None
     token = int(trial.token_ids[position]) if position < len(trial.token_ids) else None
     gap = top_gap(reference, position, token)
     if gap is None or (greedy and gap > thresholds.margin_factor * max(noise, thresholds.noise_floor)):
         return None
-    return Flip(True, f"the reference's margin {gap:.3g} lies within noise {noise:.3g}, and so do all positions")
+    reason = f"the reference's margin {gap:.3g} lies within noise {noise:.3g}, as elsewhere ({elsewhere:.3g})"
+    return Flip(True, reason, sure=found.within_noise)
 
 
 def _sampler_fault(reference: Answer, trial: Answer, position: int, greedy: bool) -> str | None:
