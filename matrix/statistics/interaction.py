@@ -10,8 +10,10 @@ most: if neither setting alone ever fails, its margins leave one table only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +31,8 @@ Array = NDArray[np.float64]
 
 _NUISANCE_ERROR = 1e-4
 _STEPS = 17
+_MOST_STEPS = 2000
+_EXACT_RUNS = 1000  # of one cell
 _TIE = 1e-9
 
 
@@ -97,56 +101,107 @@ def _crossed_words(
 
 
 def _interaction_p(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) -> float:
-    tails = _interaction_tails(neither, only_a, only_b, both)
-    return min(1.0, 2 * (min(tails) + _NUISANCE_ERROR))
+    cells = (neither, only_a, only_b, both)
+    enumerable = max(cell.runs for cell in cells) <= _EXACT_RUNS
+    tail = min(_interaction_tails(*cells)) if enumerable else _normal_tail(cells)
+    return min(1.0, 2 * (tail + _NUISANCE_ERROR))
+
+
+def _normal_tail(cells: Sequence[Cell]) -> float:
+    """Cells too large to enumerate: a normal tail, with the largest variance that the null rates allow."""
+    neither, only_a, only_b, both = cells
+    grids, rates_both = _null_rates(cells)
+    rate_a, rate_b = (axis.ravel() for axis in np.meshgrid(grids[1], grids[2], indexing="ij"))
+    widest = 0.0
+    for rate, rate_both in zip(grids[0], rates_both, strict=True):
+        rates = (np.full_like(rate_a, rate), rate_a, rate_b, rate_both)
+        variance = sum(q * (1 - q) / cell.runs for q, cell in zip(rates, cells, strict=True))
+        widest = max(widest, float(np.max(np.nan_to_num(variance))))
+    value = abs(both.rate - only_b.rate - only_a.rate + neither.rate)
+    return NormalDist().cdf(-value / math.sqrt(widest)) if widest else float(value == 0)
 
 
 def _interaction_tails(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) -> tuple[float, float]:
     """Largest null probabilities of D at least, and at most, as observed."""
-    plus, minus = (
-        np.add.outer(*_ratios(both, neither)).ravel(),
-        np.add.outer(*_ratios(only_a, only_b)).ravel(),
-    )
-    order = np.argsort(minus)
-    observed = both.rate + neither.rate - only_a.rate - only_b.rate
-    # plus - minus >= observed: for every value of plus, how many of the sorted minus are small enough.
-    upper = np.searchsorted(minus[order], plus - observed + _TIE, side="right")
-    lower = np.searchsorted(minus[order], plus - observed - _TIE, side="left")
+    plus, minus = _Sum.of(both, neither), _Sum.of(only_a, only_b)
+    # D = plus / plus.steps - minus / minus.steps, compared in whole numbers: the value of `minus` at which D is
+    # as observed, for every value of `plus`.
+    ahead = (np.arange(2 * plus.steps + 1) - plus.observed) * minus.steps
+    slack = plus.slack * minus.steps + minus.slack * plus.steps
+    upper = np.clip(minus.observed + (ahead + slack) // plus.steps + 1, 0, 2 * minus.steps + 1)
+    lower = np.clip(minus.observed - (slack - ahead) // plus.steps, 0, 2 * minus.steps + 1)
+    grids, rates_both = _null_rates((neither, only_a, only_b, both))
+    masses_b = binomial_masses(only_b.runs, grids[2])
+    mass = np.concatenate([minus.given_first(row, masses_b) for row in binomial_masses(only_a.runs, grids[1])])
+    below = np.concatenate([np.zeros((len(mass), 1)), np.minimum(1.0, np.cumsum(mass, axis=1))], axis=1)
     largest = [0.0, 0.0]
-    for rates in _null_rates(neither, only_a, only_b, both):
-        p_neither, p_a, p_b, p_both = (
-            binomial_masses(cell.runs, rate) for cell, rate in zip((neither, only_a, only_b, both), rates, strict=True)
-        )
-        mass = (p_both[:, :, None] * p_neither[:, None, :]).reshape(len(p_both), -1)
-        other = (p_a[:, :, None] * p_b[:, None, :]).reshape(len(p_a), -1)[:, order]
-        below = np.concatenate([np.zeros((len(other), 1)), np.cumsum(other, axis=1)], axis=1)
-        at_least = np.sum(mass * below[:, upper], axis=1)
-        at_most = np.sum(mass * (1 - below[:, lower]), axis=1)
+    for mass_neither, rate_both in zip(binomial_masses(neither.runs, grids[0]), rates_both, strict=True):
+        inside = np.flatnonzero(np.isfinite(rate_both))
+        if not len(inside):
+            continue
+        mass = plus.given_second(binomial_masses(both.runs, rate_both[inside]), mass_neither)
+        at_least = np.sum(mass * below[np.ix_(inside, upper)], axis=1)
+        at_most = np.sum(mass * (1 - below[np.ix_(inside, lower)]), axis=1)
         largest = [max(largest[0], float(at_least.max())), max(largest[1], float(at_most.max()))]
     return min(1.0, largest[0]), min(1.0, largest[1])
 
 
-def _ratios(first: Cell, second: Cell) -> tuple[Array, Array]:
-    return np.arange(first.runs + 1) / first.runs, np.arange(second.runs + 1) / second.runs
+@dataclass(frozen=True)
+class _Sum:
+    """The sum of two cells' rates in steps of a common denominator: 0..2 `steps`.
+
+    Without a common denominator of moderate size, rates are rounded to the nearest step, and tables within the
+    rounding error of the observed one (`slack` steps) count as extreme: p can only become larger.
+    """
+
+    places: NDArray[np.int64]  # steps of every count of the first cell
+    others: NDArray[np.int64]
+    observed: int
+    steps: int
+    slack: int
+
+    @classmethod
+    def of(cls, first: Cell, second: Cell) -> _Sum:
+        common = math.lcm(first.runs, second.runs)
+        steps = min(common, _MOST_STEPS)
+        places, others = (
+            np.round(np.arange(cell.runs + 1) * (steps / cell.runs)).astype(np.int64) for cell in (first, second)
+        )
+        observed = int(places[first.bad] + others[second.bad])
+        return cls(places, others, observed, steps, 0 if steps == common else 2)
+
+    def given_first(self, mass: Array, others: Array) -> Array:
+        """Distribution of the sum for one distribution of the first count and many of the second, a row each."""
+        return np.asarray(others @ self._shifted(mass, self.others, self.places))
+
+    def given_second(self, masses: Array, other: Array) -> Array:
+        """The same for many distributions of the first count and one of the second."""
+        return np.asarray(masses @ self._shifted(other, self.places, self.others))
+
+    def _shifted(self, mass: Array, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Array:
+        shifted = np.zeros((len(rows), 2 * self.steps + 1))
+        shifted[np.arange(len(rows))[:, None], rows[:, None] + columns[None, :]] = mass[None, :]
+        return shifted
 
 
-def _null_rates(neither: Cell, only_a: Cell, only_b: Cell, both: Cell) -> list[tuple[Array, Array, Array, Array]]:
-    """Rates without interaction inside the four cells' joint interval, in slices of one `neither` rate."""
+def _null_rates(cells: Sequence[Cell]) -> tuple[list[Array], list[Array]]:
+    """Rates without interaction inside the four cells' joint interval.
+
+    Returns the grids of the first three cells, and for each rate of `neither` that of `both` at every pair of
+    the other two; `nan` where it lies outside its interval.
+    """
     level = 1 - _NUISANCE_ERROR / 4
-    ends = [clopper_pearson(cell.bad, cell.runs, level) for cell in (neither, only_a, only_b, both)]
+    ends = [clopper_pearson(cell.bad, cell.runs, level) for cell in cells]
     grids = [np.linspace(end.low, end.high, _STEPS) for end in ends[:3]]
     slack = sum(float(grid[1] - grid[0]) for grid in grids) / 2  # a grid must not miss a corner of the box
-    slices = []
+    rates_both = []
     for rate in grids[0]:
-        rate_a, rate_b = (axis.ravel() for axis in np.meshgrid(grids[1], grids[2], indexing="ij"))
-        rate_both = rate_a + rate_b - rate
+        rate_both = np.add.outer(grids[1], grids[2]).ravel() - rate
         inside = (rate_both >= max(0.0, ends[3].low - slack) - _TIE) & (
             rate_both <= min(1.0, ends[3].high + slack) + _TIE
         )
-        if inside.any():
-            fixed = np.full(int(inside.sum()), rate)
-            slices.append((fixed, rate_a[inside], rate_b[inside], np.clip(rate_both[inside], 0, 1)))
-    return slices
+        rates_both.append(np.where(inside, np.clip(rate_both, 0, 1), np.nan))
+    return grids, rates_both
 
 
 def _equal_odds_p(strata: list[Block]) -> float | None:

@@ -107,3 +107,30 @@ def test_small_counts_hint_at_nothing() -> None:
 def test_hints_need_one_baseline() -> None:
     with pytest.raises(ValueError, match="0 arms move no axis"):
         interaction_hints([arm("a", "x", 0)])
+
+
+def test_sizes_without_a_common_denominator_can_only_make_p_larger() -> None:
+    equal = crossed(Cell(1, 60), Cell(3, 60), Cell(6, 60), Cell(26, 60)).interaction_p
+    unequal = crossed(Cell(1, 61), Cell(3, 59), Cell(6, 60), Cell(26, 59)).interaction_p
+    assert unequal == pytest.approx(equal, rel=0.5)
+    neither, only_a, only_b, both = (stats.binom.pmf(np.arange(n + 1), n, q) for n, q in NULL)
+    # Under rates that add up, the chance of an interaction at least this large stays below the one-sided p.
+    seen = Cell(1, 61), Cell(3, 59), Cell(6, 60), Cell(26, 59)
+    value = seen[3].rate - seen[2].rate - seen[1].rate + seen[0].rate
+    plus = np.add.outer(np.arange(60) / 59, np.arange(62) / 61).ravel()
+    minus = np.add.outer(np.arange(60) / 59, np.arange(61) / 60).ravel()
+    plus_mass, minus_mass = np.outer(both, neither).ravel(), np.outer(only_a, only_b).ravel()
+    order = np.argsort(minus)
+    below = np.concatenate([[0.0], np.cumsum(minus_mass[order])])
+    chance = float(plus_mass @ below[np.searchsorted(minus[order], plus - value + 1e-9, side="right")])
+    assert 2 * chance <= unequal
+
+
+NULL = ((61, 0.03), (59, 0.15), (60, 0.2), (59, 0.32))
+
+
+def test_cells_that_are_too_large_to_enumerate_are_approximated() -> None:
+    exact = crossed(Cell(50, 1000), Cell(100, 1000), Cell(100, 1000), Cell(190, 1000)).interaction_p
+    approximate = crossed(Cell(50, 1001), Cell(100, 1001), Cell(100, 1001), Cell(190, 1001)).interaction_p
+    assert approximate == pytest.approx(exact, rel=0.1)
+    assert crossed(Cell(0, 1001), Cell(0, 1001), Cell(0, 1001), Cell(0, 1001)).interaction_p == 1
