@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,12 +16,12 @@ from numpy.typing import NDArray
 __all__ = [
     "Answer",
     "Array",
+    "ListColumn",
     "RequestBatch",
     "TopK",
     "answers_of_row",
     "digest_key",
     "ids_key",
-    "list_keys",
     "requests_differ",
 ]
 
@@ -162,13 +163,23 @@ class _Lists:
         return validity + exact
 
 
-def list_keys(array: pa.Array, dtype: Any) -> list[bytes | None]:
-    """The bytes of every list of a list array; `None` for a null and for an empty list."""
-    if array.null_count == len(array):
-        return [None] * len(array)
-    lists = _Lists(array, dtype)
-    parts = (lists.get(index) for index in range(len(array)))
-    return [None if part is None or len(part) == 0 else part.tobytes() for part in parts]
+class ListColumn:
+    """A list column of a table, chunk by chunk, read without making Python lists."""
+
+    def __init__(self, column: pa.ChunkedArray, dtype: Any) -> None:
+        """Take a chunked list array; its values become arrays of `dtype`."""
+        self._starts: list[int] = []
+        self._lists: list[_Lists] = []
+        start = 0
+        for chunk in column.chunks:
+            self._starts.append(start)
+            self._lists.append(_Lists(chunk, dtype))
+            start += len(chunk)
+
+    def get(self, index: int) -> Array | None:
+        """One list as an array; `None` for a null."""
+        place = bisect_right(self._starts, index) - 1
+        return self._lists[place].get(index - self._starts[place])
 
 
 class _NestedLists:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from .answer import Answer, Array
+from .answer import Answer, Array, ListColumn
 from .thresholds import Thresholds
 
 __all__ = [
     "PassFinding",
     "PassNoise",
     "TeacherPass",
+    "TeacherTable",
     "calibrated",
     "judge_pass",
     "reference_key",
@@ -61,9 +63,9 @@ class TeacherPass:
     def noise(self) -> PassNoise:
         """The pass in six numbers."""
         return PassNoise(
-            typical_nmse=float(np.median(self.nmse)),
+            typical_nmse=_median(self.nmse),
             worst_nmse=float(self.nmse.max()),
-            typical_kl=float(np.median(self.kl)),
+            typical_kl=_median(self.kl),
             worst_kl=float(self.kl.max()),
             logit=float(self.max_abs.max()),
             unlike=int(self.unlike.sum()),
@@ -83,6 +85,12 @@ class TeacherPass:
         return float(self.max_abs[position]), float(np.delete(self.max_abs, position).max())
 
 
+def _median(values: Array) -> float:
+    """As `numpy.median`, which is slow for few values."""
+    ordered, count = np.sort(values), len(values)
+    return float(ordered[count // 2] + ordered[(count - 1) // 2]) / 2
+
+
 _COLUMNS: tuple[tuple[str, str, Any], ...] = (
     ("kl", "teacher_kl", np.float64),
     ("nmse", "teacher_nmse", np.float64),
@@ -96,16 +104,49 @@ _MEASURES = ("kl", "nmse", "max_abs")
 
 def teacher_of_row(row: Mapping[str, Any]) -> TeacherPass | None:
     """The pass of a stored row; `None` if there was none, or if it has no position."""
-    values = {name: row.get(column) for name, column, _ in _COLUMNS}
-    reference = row.get("teacher_reference")
+    return _pass({column: row.get(column) for _, column, _ in _COLUMNS}, row.get("teacher_reference"))
+
+
+def _pass(values: Mapping[str, Any], reference: int | None) -> TeacherPass | None:
     if reference is None or any(value is None or len(value) == 0 for value in values.values()):
         return None
-    arrays = {name: np.asarray(values[name], dtype=kind) for name, _, kind in _COLUMNS}
-    if len({len(array) for array in arrays.values()}) != 1:
+    if len({len(value) for value in values.values()}) != 1:
         return None
+    arrays = {name: np.asarray(values[column], dtype=kind) for name, column, kind in _COLUMNS}
     for name in _MEASURES:  # NaN is no measure of nearness: whatever it came from, the rows are not comparable
-        arrays[name] = np.where(np.isnan(arrays[name]), np.inf, arrays[name])
+        if np.isnan(arrays[name]).any():
+            arrays[name] = np.where(np.isnan(arrays[name]), np.inf, arrays[name])
     return TeacherPass(**arrays, reference=int(reference))
+
+
+class TeacherTable:
+    """The passes of a table's rows."""
+
+    def __init__(self, table: pa.Table) -> None:
+        """Take a table of the record's schema, or one without these columns."""
+        present = set(table.column_names)
+        complete = all(column in present for _, column, _ in _COLUMNS) and "teacher_reference" in present
+        self._references: list[int | None] = (
+            table.column("teacher_reference").to_pylist() if complete else [None] * table.num_rows
+        )
+        self._columns = {}
+        if any(reference is not None for reference in self._references):
+            self._columns = {column: ListColumn(table.column(column), kind) for _, column, kind in _COLUMNS}
+
+    def keys(self) -> list[tuple[bytes, int] | None]:
+        """Equal for rows with equal passes; `None` without one."""
+        return [None if reference is None else self._key(i, reference) for i, reference in enumerate(self._references)]
+
+    def _key(self, index: int, reference: int) -> tuple[bytes, int] | None:
+        digests = self._columns["teacher_digests"].get(index)
+        return None if digests is None else (digests.tobytes(), reference)
+
+    def get(self, index: int) -> TeacherPass | None:
+        """The pass of a row; `None` if there was none, or if it has no position."""
+        if self._references[index] is None:
+            return None
+        values = {name: column.get(index) for name, column in self._columns.items()}
+        return _pass(values, self._references[index])
 
 
 def reference_key(token_ids: Sequence[int] | Array, digests: Sequence[int] | Array) -> int:
@@ -122,8 +163,13 @@ def scored_against(teacher: TeacherPass | None, reference: Answer) -> TeacherPas
     count = len(teacher.digests)
     if count > min(len(reference.token_ids), len(reference.digests)):
         return None
-    key = reference_key(reference.token_ids[:count], reference.digests[:count])
-    return teacher if key == teacher.reference else None
+    return teacher if _key_of(reference, count) == teacher.reference else None
+
+
+@lru_cache(maxsize=256)
+def _key_of(reference: Answer, count: int) -> int:
+    assert reference.digests is not None
+    return reference_key(reference.token_ids[:count], reference.digests[:count])
 
 
 @dataclass(frozen=True)

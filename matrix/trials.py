@@ -11,15 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .answer import Answer, RequestBatch, answers_of_row, digest_key, ids_key, list_keys, requests_differ
+from .answer import Answer, RequestBatch, answers_of_row, digest_key, ids_key, requests_differ
 from .log_markers import NOTABLE_PATTERN, MarkerHit, faults, notable_markers
 from .outcome import Outcome, Verdict
-from .schema import TEACHER_COLUMNS
-from .teacher import TeacherPass, teacher_of_row
+from .teacher import TeacherPass, TeacherTable, teacher_of_row
 
 __all__ = ["RowTrials", "TableTrials", "Trials", "trials_of"]
 
@@ -47,7 +45,7 @@ class Trials:
 
     def teacher(self, index: int) -> TeacherPass | None:
         """The teacher-forced pass of a trial; `None` if there was none."""
-        return teacher_of_row({name: self.value(index, name) for name in _TEACHER_NAMES})
+        raise NotImplementedError
 
     def teacher_keys(self) -> list[tuple[bytes, int] | None]:
         """Equal for trials whose passes are equal; `None` without one.
@@ -117,9 +115,6 @@ class Trials:
         ]
 
 
-_TEACHER_NAMES = tuple(column.name for column in TEACHER_COLUMNS)
-
-
 def _stored_outcomes(trials: Trials) -> list[Outcome]:
     known = {outcome.value: outcome for outcome in Outcome}
     return [known[value] for value in trials.values("outcome")]
@@ -144,6 +139,10 @@ class RowTrials(Trials):
     def answers(self, index: int) -> tuple[Answer, ...]:
         """The completed requests of a trial."""
         return answers_of_row(self._rows[index])
+
+    def teacher(self, index: int) -> TeacherPass | None:
+        """The teacher-forced pass of a trial; `None` if there was none."""
+        return teacher_of_row(self._rows[index])
 
     def teacher_keys(self) -> list[tuple[bytes, int] | None]:
         """Equal for trials whose passes are equal; `None` without one."""
@@ -219,14 +218,15 @@ class TableTrials(Trials):
 
     def teacher_keys(self) -> list[tuple[bytes, int] | None]:
         """Equal for trials whose passes are equal; `None` without one."""
-        if "teacher_digests" not in self._table.column_names:
-            return [None] * self.count
-        digests = [key for chunk in self._table.column("teacher_digests").chunks for key in list_keys(chunk, np.uint64)]
-        references = self.values("teacher_reference")
-        return [
-            None if key is None or reference is None else (key, reference)
-            for key, reference in zip(digests, references, strict=True)
-        ]
+        return self._teachers.keys()
+
+    def teacher(self, index: int) -> TeacherPass | None:
+        """The teacher-forced pass of a trial; `None` if there was none."""
+        return self._teachers.get(index)
+
+    @cached_property
+    def _teachers(self) -> TeacherTable:
+        return TeacherTable(self._table)
 
     def _batch_of(self, index: int) -> int:
         low, high = 0, len(self._starts)

@@ -400,6 +400,7 @@ def _judge(trials: Trials, found: FoundReference, thresholds: Thresholds) -> _Ju
     tellings: dict[tuple[Any, ...], _Told] = {}
     equal: dict[_Told, _Told] = {}
     known: dict[tuple[Any, ...], int] = {}
+    read: dict[tuple[bytes, int] | None, TeacherPass | None] = {None: None}
     distinct: list[Judgement] = []
     which: list[int] = []
     for index, words in enumerate(zip(*columns, strict=True)):
@@ -413,8 +414,9 @@ def _judge(trials: Trials, found: FoundReference, thresholds: Thresholds) -> _Ju
         if place == len(distinct):
             answers = () if told.failed else trials.answers(index)
             differ = None if told.failed else trials.requests_differ(index)
-            teacher = None if told.failed or passes[index] is None else trials.teacher(index)
-            distinct.append(_judgement(told, answers, teacher, differ, found, thresholds))
+            if passes[index] not in read:
+                read[passes[index]] = trials.teacher(index)
+            distinct.append(_judgement(told, answers, read[passes[index]], differ, found, thresholds))
         which.append(place)
     return _Judged(distinct, which, _off_mode(trials))
 
