@@ -231,3 +231,25 @@ def test_node_errors_are_found_at_their_rate_and_nothing_else_is(tmp_path: Path,
     assert all(row["verdict"] == "identical" for row in found if not row["plant_fired"])
     fired = clopper_pearson(sum(row["plant_fired"] for row in found), len(found), 0.99)
     assert fired.low <= rate <= fired.high
+
+
+OUTCOMES = {"keep": "ok", "abort": "crash", "hang": "timeout", "grow": "out_of_memory", "rubbish": "ok"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.5, 0.2])
+def test_every_other_kind_shows_where_it_fired_and_only_there(tmp_path: Path, rate: float):
+    kinds = [word.removesuffix("}") + f", plant.rate: {rate}}}" for word in KINDS if word.startswith("arms.")]
+    wanted = [word for word in kinds if word.split("=")[0].removeprefix("arms.") in OUTCOMES]
+    result = stored(tmp_path, *wanted, "probe.requests=3", "stop.rounds=20")
+    for name, outcome in OUTCOMES.items():
+        found = rows(result, f"{name} {MARK}")
+        fired = [row for row in found if row["plant_fired"]]
+        assert {row["outcome"] for row in fired} <= {outcome}
+        assert all((row["outcome"], row["verdict"]) == ("ok", "identical") for row in found if not row["plant_fired"])
+        assert all(row["corrupt"] is True for row in fired if name == "keep")
+        assert [row["plant_fired"] for row in found if name == "rubbish"] == [
+            row["stdout_tail"] is not None for row in found if name == "rubbish"
+        ]
+        share = clopper_pearson(len(fired), len(found), 0.999)  # ten arms are looked at
+        assert share.low <= rate <= share.high
