@@ -250,13 +250,22 @@ def reference_choice(plan: Plan, rows: pa.Table | None = None) -> ReferenceChoic
 
 
 def analyse(
-    plan: Plan, trials: pa.Table, thresholds: Mapping[str, Any] | None = None, *, reference_rows: pa.Table | None = None
+    plan: Plan,
+    trials: pa.Table,
+    thresholds: Mapping[str, Any] | None = None,
+    *,
+    harmless: Sequence[str] = (),
+    reference_rows: pa.Table | None = None,
 ) -> Analysis:
     """Judge, count and decide. The same rows give the same answer in whatever order they come.
 
-    `thresholds` changes some of the plan's; `reference_rows` are those of another result, where that is the
-    reference. Raises `ThresholdError`.
+    `thresholds` changes some of the plan's, and `harmless` names other arms than the plan whose noise sets limits.
+    `reference_rows` are those of another result, where that is the reference. Raises `ThresholdError`, and
+    `PlanError` for a harmless arm that there is not.
     """
+    if harmless:
+        arms = [plan.arm(name).name for name in harmless]
+        plan = dataclasses.replace(plan, reference={**plan.reference, "harmless": arms})
     baseline = plan.baseline.name
     choice = reference_choice(plan, reference_rows)
     limits = thresholds_from_mapping({**plan.thresholds, **(thresholds or {})})

@@ -130,7 +130,7 @@ class Plan:
     def differences(self, other: Plan) -> list[str]:
         """What makes two plans different experiments, in words; empty if one can resume the other.
 
-        More or fewer rounds are the same experiment.
+        More or fewer rounds, and other thresholds, are the same experiment.
         """
         found = []
         mine, theirs = {arm.name: arm for arm in self.arms}, {arm.name: arm for arm in other.arms}
@@ -141,7 +141,7 @@ class Plan:
         for name in mine.keys() & theirs.keys():
             ours, stored = _identity(mine[name].configuration), _identity(theirs[name].configuration)
             found += [f"arm '{name}': {path} differs" for path in _unequal_paths(ours, stored)]
-        if dict(self.reference) != dict(other.reference):
+        if _lasting(self.reference) != _lasting(other.reference):
             found.append("reference differs")
         return sorted(found)
 
@@ -149,6 +149,11 @@ class Plan:
 def _identity(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration without what cannot change a result."""
     return {key: value for key, value in configuration.items() if key not in _NEVER_IN_ID}
+
+
+def _lasting(reference: Mapping[str, Any]) -> dict[str, Any]:
+    """What of the reference cannot change within an experiment; how its noise is judged can."""
+    return {key: value for key, value in reference.items() if key != "harmless"}
 
 
 def _unequal_paths(ours: Any, theirs: Any, path: str = "") -> list[str]:

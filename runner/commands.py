@@ -52,7 +52,7 @@ def _rendered(result: LoadedResult, form: str) -> str:
 
 def judge(arguments: argparse.Namespace) -> int:
     """Judge stored rows again, store the verdicts and the counts, and print the table."""
-    result = load_result(arguments.result, _thresholds(arguments.thresholds))
+    result = load_result(arguments.result, _thresholds(arguments.thresholds), arguments.harmless)
     with result.folder.lock():
         result.folder.compact(result.analysis.trials)
         result.folder.write_arms(result.analysis.arms)

@@ -57,6 +57,13 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="change a threshold",
     )
+    judge.add_argument(
+        "--harmless",
+        metavar="ARM",
+        action="append",
+        default=[],
+        help="an arm whose measured noise sets the limits of the teacher-forced pass",
+    )
     assess = verbs.add_parser("assess", help="what a hand-made table of counts proves")
     assess.add_argument("counts", help="CSV file with the columns arm, bad, runs; the first arm is the reference")
     assess.add_argument("--baseline", metavar="ARM", help="the arm that the others are compared with")

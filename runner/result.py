@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,13 @@ def find_result(word: str | None) -> Path:
     return given if given.exists() or not (RESULTS / word).exists() else RESULTS / word
 
 
-def load_result(word: str | None, thresholds: Mapping[str, float] | None = None) -> LoadedResult:
-    """Read and analyse a result; `UserError` where it is missing or damaged, or where a threshold is unknown."""
+def load_result(
+    word: str | None, thresholds: Mapping[str, float] | None = None, harmless: Sequence[str] = ()
+) -> LoadedResult:
+    """Read and analyse a result, with other thresholds or harmless arms than its plan has.
+
+    `UserError` where the result is missing or damaged, or where a threshold or an arm is unknown.
+    """
     folder = ResultFolder.open(find_result(word))
     try:
         plan = Plan.from_json(folder.read_plan())
@@ -51,9 +56,11 @@ def load_result(word: str | None, thresholds: Mapping[str, float] | None = None)
         raise UserError(f"{folder.path}/plan.json: {error}") from error
     trials, rows = folder.read_trials(), folder.read_reference_rows()
     try:
-        analysis = analyse(plan, trials, thresholds, reference_rows=rows)
+        analysis = analyse(plan, trials, thresholds, harmless=harmless, reference_rows=rows)
     except ThresholdError as error:
         raise UserError(f"--set: {error}") from error
+    except PlanError as error:
+        raise UserError(f"--harmless: {error}") from error
     return LoadedResult(folder, analysis, json.loads(folder.read_provenance()))
 
 

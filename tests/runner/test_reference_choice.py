@@ -101,7 +101,9 @@ def test_thresholds_and_harmless_arms_are_in_the_plan_and_no_other_experiment(co
     assert Plan.from_json(plan.as_json()).thresholds == {"wrong_nmse": 0.5}
     assert plan.differences(composed_plan(*words)) == []
     for word in ("[n_ubatch=31]", "n_ubatch=31", "['n_ubatch=31']"):
-        assert composed_plan(*words, f"reference.harmless={word}").reference["harmless"] == ["n_ubatch=31"]
+        harmless = composed_plan(*words, f"reference.harmless={word}")
+        assert harmless.reference["harmless"] == ["n_ubatch=31"]
+        assert harmless.differences(plan) == []
 
 
 @pytest.mark.slow
@@ -131,6 +133,9 @@ def test_a_run_records_resumes_replays_and_serves_as_the_reference_of_another(
 
     judged = isomatrix("judge", "results/first", "--set", "wrong_nmse=1e-9")
     assert "3/3" in judged.stdout
+    calibrated = isomatrix("judge", "results/first", "--harmless", "type_k=q8_0")
+    assert "Limits from the measured noise of type_k=q8_0: NMSE " in calibrated.stdout.replace("\\", "")
+    assert "--harmless: no arm 'nobody'" in isomatrix("judge", "results/first", "--harmless", "nobody").stderr
 
     second = (*QUICK, "run.name=second", "stop.rounds=1", "settings.n_ubatch=8", "reference.result=results/first")
     ran = isomatrix("run", *second)
