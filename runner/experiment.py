@@ -28,7 +28,7 @@ from .provenance import collect
 from .reference_choice import import_reference
 from .render.terminal import print_table
 from .result import table_of
-from .store import ResultFolder
+from .store import DamagedPart, ResultFolder
 
 __all__ = ["Experiment", "Finished"]
 
@@ -58,10 +58,10 @@ class Experiment:
     def run(self, launch: LaunchRound) -> Finished:
         """Run what the stored rows do not have yet, print the table, and return what came out."""
         folder = self._open()
-        with folder.lock():
+        with folder.lock(on_damage=_tell_damage):
             self._record(folder)
             self._reference_rows = folder.read_reference_rows()
-            stored = folder.read_trials()
+            stored = folder.read_trials(on_damage=_tell_damage)
             if stored.num_rows:
                 self._rows = [stored]
             display = Display(self._plan, folder.path.name, done=stored.num_rows)
@@ -150,6 +150,10 @@ class Experiment:
             code = ExitCode.OK if usable and not analysis.invalid else ExitCode.UNUSABLE
         Console(stderr=True).print(Text(f"result: {folder.path}", style="dim"), soft_wrap=True)
         return Finished(folder.path, analysis, code)
+
+
+def _tell_damage(part: DamagedPart) -> None:
+    sys.stderr.write(f"isomatrix: {part.path} cannot be read, so its trial is run again: {part.why}\n")
 
 
 def _default_name(config: DictConfig) -> str:

@@ -107,7 +107,9 @@ def _interruptible(current: session.Session) -> Iterator[None]:
             "\nisomatrix: ending the trial in flight and keeping the rest; press Ctrl-C again to stop at once\n"
         )
 
-    before = {number: signal.signal(number, ask_to_stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    # A run started in the background of a script has SIGINT ignored, and Ctrl-C is not meant for it.
+    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, ask_to_stop) for number in heard}
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,12 @@ import pytest
 from isomatrix.matrix.plan import Plan
 
 ISOMATRIX = Path(sys.executable).parent / "isomatrix"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interruptible_children() -> None:
+    """Children inherit ignored signals, and a script's background jobs ignore SIGINT: tests send it for real."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

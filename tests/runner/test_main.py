@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from isomatrix.matrix.plan import Plan
 from isomatrix.runner.tiny_models import tiny_model
 from isomatrix.runner.tiny_weights import TINY_PROJECTOR, write_projector
 
@@ -56,6 +57,19 @@ def test_the_same_command_again_runs_nothing_and_more_rounds_run_only_the_new_on
     after = {row["trial_id"]: row["started_at"] for row in rows(tmp_path)}
     assert len(after) == 6
     assert {trial: after[trial] for trial in before} == before
+
+
+def test_a_damaged_part_is_named_set_aside_and_its_trial_is_run_again(isomatrix: Run, tmp_path: Path):
+    isomatrix("run", *FIXED)
+    folder = tmp_path / "results" / "one"
+    (folder / "trials.parquet").unlink()
+    bad = folder / "parts" / f"{Plan.from_json((folder / 'plan.json').read_text()).round_trials(0)[0].trial_id}.parquet"
+    bad.write_bytes(b"PAR1 cut short")
+    done = isomatrix("run", *FIXED)
+    assert done.returncode == 0, done.stderr
+    assert f"{bad.parent.name}/damaged/{bad.name} cannot be read, so its trial is run again" in done.stderr
+    assert (folder / "parts" / "damaged" / bad.name).exists()
+    assert len(rows(tmp_path)) == 4
 
 
 def test_another_experiment_under_the_same_name_is_refused_and_the_first_is_kept(isomatrix: Run, tmp_path: Path):
