@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from isomatrix.matrix.plan import Plan
 from isomatrix.matrix.statistics.interval import clopper_pearson
 from isomatrix.runner.errors import UserError
 from isomatrix.runner.launch import run_or_plan
+from isomatrix.runner.main import main
 from isomatrix.runner.result import LoadedResult, load_result
 
 Run = Callable[..., CompletedProcess[str]]
@@ -112,8 +112,8 @@ KINDS = (
     "arms.node={plant: node_error, plant.node: l_out-0, plant.size: 1}",
     "arms.keep={plant: keep_kv, process: persistent}",
     "arms.abort={plant: abort}",
-    "arms.hang={plant: hang, run.limits.wall_s: 3}",
-    "arms.grow={plant: allocate, run.limits.memory_gb: 0.75}",
+    "arms.hang={plant: hang, plant.stage: load, run.limits.wall_s: 2}",
+    "arms.grow={plant: allocate, run.limits.memory_gb: 0.5}",
     "arms.rubbish={plant: stdout}",
 )
 
@@ -156,13 +156,15 @@ def test_the_row_says_what_was_hit(kinds: LoadedResult):
     assert (baseline["plant"], baseline["plant_fired"], baseline["plant_report"]) == (None, None, None)
 
 
-def test_planted_arms_are_marked_in_every_form_and_counted_apart(kinds: LoadedResult, isomatrix: Run):
+def test_planted_arms_are_marked_in_every_form_and_counted_apart(kinds: LoadedResult, tmp_path: Path):
     table, path = kinds.table(), str(kinds.folder.path)
     marked = {row.cells["arm"].value: MARK in row.cells["arm"].text for row in table.rows}
     assert marked == {"baseline": False, **{arm.name: True for arm in kinds.analysis.plan.arms[1:]}}
     assert len(marked) == 8
-    lines = list(csv.DictReader(io.StringIO(isomatrix("report", path, "--format", "csv").stdout)))
-    arms = json.loads(isomatrix("report", path, "--format", "json").stdout)["arms"]
+    for form in ("csv", "json"):
+        assert main(["report", path, "--format", form, "--output", str(tmp_path / form)]) == 0
+    lines = list(csv.DictReader((tmp_path / "csv").read_text().splitlines()))
+    arms = json.loads((tmp_path / "json").read_text())["arms"]
     for form in (lines, arms):
         assert [(MARK in arm["arm"], bool(arm["planted"])) for arm in form] == [(False, False)] + [(True, True)] * 7
     assert any("0 corrupt, 0 failed; 14 trials in 7 arms [planted]: 6 corrupt, 6 failed" in s for s in table.summary)
