@@ -29,7 +29,7 @@ from ..matrix.thresholds import ThresholdError, thresholds_from_mapping
 from .builds import find_build
 from .errors import UserError
 from .files import sha256_of
-from .load import LoadError, LoadSpec, make_load
+from .load import LoadError, LoadSpec, NoLoad, make_load
 from .models import media_file, model_files
 from .reference_choice import SAFE, check_result, plan_reference, safe_changes
 
@@ -142,6 +142,7 @@ def build_plan(loader: ConfigLoader, config: DictConfig, request: Request) -> tu
         start = {axis.name: axis.levels[0] for axis in axes}
         arms, merges = merge_equal(_arm(draft, start, composer) for draft in drafts)
         notes += [str(merge) for merge in merges]
+        _check_load_used(base.load, arms)
         arms, renamed = mark_planted(arms)
         if base.controls.enabled:
             arms += control_arms(arms[0], base.controls.rate)
@@ -309,11 +310,19 @@ def _probe(probe: Any, settings: Settings, media: Path | None) -> dict[str, Any]
 
 def _load(node: Any) -> dict[str, Any]:
     parameters = {name: value for name, value in _container(node).items() if name != "kind"}
+    if node.kind == NoLoad.kind:
+        parameters = {}  # `load=none,cpu load.processes=1`: they are meant for the other levels
     try:
         make_load(LoadSpec(node.kind, parameters))  # checks kind and parameters
     except LoadError as error:
         raise UserError(f"load: {error}") from error
     return {"kind": node.kind, "parameters": parameters}
+
+
+def _check_load_used(node: Any, arms: Sequence[Arm]) -> None:
+    names = [f"load.{name}" for name in node if name != "kind"]
+    if names and all(arm.configuration["load"]["kind"] == NoLoad.kind for arm in arms):
+        raise UserError(f"{', '.join(names)}: an idle machine has no such parameter; choose a load, such as load=cpu")
 
 
 def _plant(node: Any, limits: Mapping[str, Any]) -> dict[str, Any]:

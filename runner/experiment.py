@@ -146,8 +146,7 @@ class Experiment:
             code = ExitCode.INTERRUPTED
             sys.stderr.write(f"isomatrix: interrupted; resume with run.name={folder.path.name}\n")
         else:
-            usable = any(row["n"] for row in analysis.arms.to_pylist())
-            code = ExitCode.OK if usable and not analysis.invalid else ExitCode.UNUSABLE
+            code = _exit_code(analysis)
         Console(stderr=True).print(Text(f"result: {folder.path}", style="dim"), soft_wrap=True)
         return Finished(folder.path, analysis, code)
 
@@ -172,6 +171,17 @@ def _counts_in_words(analysis: Analysis) -> str:
 def _corrupt_and_failed(rows: Sequence[Mapping[str, Any]]) -> str:
     corrupt, failed = (sum(row[name] for row in rows) for name in ("n_corrupt", "n_failed"))
     return f"{corrupt} corrupt, {failed} failed"
+
+
+def _exit_code(analysis: Analysis) -> ExitCode:
+    """Whether the table can be used; says why not on standard error."""
+    if analysis.invalid:
+        sys.stderr.write("isomatrix: a control failed, so the result is invalid\n")
+        return ExitCode.UNUSABLE
+    if any(row["n"] for row in analysis.arms.to_pylist()):
+        return ExitCode.OK
+    sys.stderr.write(f"isomatrix: no trial counts: {analysis.reference}\n")
+    return ExitCode.UNUSABLE
 
 
 def _stop_if_unusable(analysis: Analysis) -> None:

@@ -123,6 +123,7 @@ def test_reference_ids_come_from_a_list_or_a_file(composed_plan: Compose, tmp_pa
         (("cross=[lod]",), "cross: 'lod' is not an axis"),
         (("load=none,gpu",), "load: 'gpu' is not one of cpu, none"),
         (("load=cpu", "load.processes=0"), "load"),
+        (("load.processes=2",), "load.processes: an idle machine has no such parameter; choose a load"),
         (("probe.prompt=''",), "probe.prompt: the prompt is empty"),
         (("probe.requests=0",), "probe.requests: 0 is below 1"),
         (("model.path=nowhere.gguf",), "model.path: no file at .*nowhere.gguf"),

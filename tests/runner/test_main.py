@@ -189,3 +189,21 @@ def test_a_wav_that_the_projector_cannot_read_is_the_users_mistake(isomatrix: Ru
     assert done.returncode == 2
     assert "speech.wav" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_table_in_which_no_trial_counts_says_why_and_has_its_exit_value(isomatrix: Run):
+    done = isomatrix("run", *FIXED[:-1], "stop.rounds=1")
+    assert done.returncode == 3
+    assert "isomatrix: no trial counts: no reference: arm 'baseline' has 1 ok trial" in done.stderr
+
+
+def test_load_beside_the_trials_is_measured_and_stored(isomatrix: Run, tmp_path: Path):
+    words = ("probe=text", "settings.n_threads=1", "load=none,cpu", "load.processes=1", "run.name=one")
+    done = isomatrix("run", *words, "stop=fixed", "stop.rounds=2")
+    assert done.returncode == 0, done.stderr
+    shares = {arm: [] for arm in ("baseline", "load=cpu")}
+    for row in rows(tmp_path):
+        shares[row["arm"]].append(row["load_cpu_share"])
+        assert 0 < row["system_cpu_share"] <= 1
+    assert shares["baseline"] == [None, None]
+    assert all(0.05 < share < 1.1 for share in shares["load=cpu"])
