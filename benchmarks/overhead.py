@@ -79,14 +79,14 @@ def measure(folder: Path, trials: int) -> dict[str, list[float]]:
 def arguments(folder: Path, rounds: int) -> list[str]:
     levels = ",".join(str(2000 + index) for index in range(ARMS))  # ten arms that cost the same
     return [
-        "probe=text", f"settings.n_ctx={levels}", "settings.max_tokens=1", "settings.n_threads=1",
+        "probe=text", "probe.teacher_forced=false", f"settings.n_ctx={levels}", "settings.max_tokens=1", "settings.n_threads=1",
         "settings.n_threads_batch=1", "stop=fixed", f"stop.rounds={rounds}", f"run.results={folder}", "run.name=bench",
     ]  # fmt: skip
 
 
 def make_plan(folder: Path) -> Plan:
     """The benchmark's plan, made by the product itself."""
-    subprocess.run([isomatrix(), "run", *arguments(folder, 1)], check=True, capture_output=True)
+    subprocess.run([isomatrix(), "run", *arguments(folder, 2)], check=True, capture_output=True)
     return Plan.from_json((folder / "bench" / "plan.json").read_text())
 
 
