@@ -79,7 +79,8 @@ def measure(folder: Path, trials: int) -> dict[str, list[float]]:
 def arguments(folder: Path, rounds: int) -> list[str]:
     levels = ",".join(str(2000 + index) for index in range(ARMS))  # ten arms that cost the same
     return [
-        "probe=text", "probe.teacher_forced=false", f"settings.n_ctx={levels}", "settings.max_tokens=1", "settings.n_threads=1",
+        "probe=text", "probe.teacher_forced=false", f"settings.n_ctx={levels}", "settings.max_tokens=1",
+        "settings.n_threads=1",
         "settings.n_threads_batch=1", "stop=fixed", f"stop.rounds={rounds}", f"run.results={folder}", "run.name=bench",
     ]  # fmt: skip
 

@@ -138,6 +138,9 @@ class Analysis:
     def _notes(self) -> list[str]:
         notes = [f"Reference: {self.reference}.", *_pass_notes(self.trials), *_noise_notes(self.arms.to_pylist())]
         notes += _limit_notes(self.plan, self.trials)
+        if self.plan.thresholds:
+            moved = ", ".join(f"{name} {value:g}" for name, value in sorted(self.plan.thresholds.items()))
+            notes.append(f"Judged with limits of the user's: {moved}.")
         notes += [f"{control}." for control in self.controls]
         notes += _silent_plants(self.trials)
         notes += [f"The baseline is not what was asked: {words}." for words in self.baseline_clamped]
@@ -268,7 +271,8 @@ def analyse(
         plan = dataclasses.replace(plan, reference={**plan.reference, "harmless": arms})
     baseline = plan.baseline.name
     choice = reference_choice(plan, reference_rows)
-    limits = thresholds_from_mapping({**plan.thresholds, **(thresholds or {})})
+    plan = dataclasses.replace(plan, thresholds={**plan.thresholds, **(thresholds or {})})
+    limits = thresholds_from_mapping(plan.thresholds)
     judged = judge_table(trials, baseline, choice, limits, harmless=plan.reference.get("harmless") or ())
     rows = trials_of(judged)
     labels = [_label(arm) for arm in plan.arms]

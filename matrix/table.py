@@ -14,8 +14,9 @@ from typing import Any
 from .arm import BASELINE
 from .outcome import Outcome
 from .plant import MARK
+from .statistics.words import percent
 
-__all__ = ["EXPLORATORY", "Cell", "Row", "Table", "arms_table", "percent"]
+__all__ = ["EXPLORATORY", "Cell", "Row", "Table", "arms_table"]
 
 EXPLORATORY = "Exploratory, declared by nobody beforehand"
 """Words above the list of such findings."""
@@ -70,13 +71,6 @@ class Table:
         return (
             f"{HEADINGS[column]}, {self.confidence}" if column == "interval" and self.confidence else HEADINGS[column]
         )
-
-
-def percent(share: float) -> str:
-    """A share as percent with as many digits as small shares need: 0.0307 -> `3.1 %`, 0.41 -> `41 %`."""
-    value = 100 * share
-    digits = 1 if 0 < value < 9.95 or 99 < value < 100 else 0
-    return f"{value:.{digits}f} %"
 
 
 def arms_table(

@@ -51,11 +51,12 @@ def _rendered(result: LoadedResult, form: str) -> str:
 
 
 def judge(arguments: argparse.Namespace) -> int:
-    """Judge stored rows again, store the verdicts and the counts, and print the table."""
+    """Judge stored rows again, store limits, verdicts and counts, and print the table."""
     result = load_result(arguments.result, _thresholds(arguments.thresholds), arguments.harmless)
     with result.folder.lock():
         result.folder.compact(result.analysis.trials)
         result.folder.write_arms(result.analysis.arms)
+        result.folder.write_plan(result.analysis.plan.as_json())  # `show` and `report` judge by the same limits
     print_table(result.table(), Console())
     return ExitCode.OK
 

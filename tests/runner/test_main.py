@@ -207,3 +207,12 @@ def test_load_beside_the_trials_is_measured_and_stored(isomatrix: Run, tmp_path:
         assert 0 < row["system_cpu_share"] <= 1
     assert shares["baseline"] == [None, None]
     assert all(0.05 < share < 1.1 for share in shares["load=cpu"])
+
+
+def test_judge_keeps_its_limits_for_show_and_report(isomatrix: Run):
+    isomatrix("run", *FIXED)
+    judged = isomatrix("judge", "one", "--set", "wrong_nmse=0.5")
+    assert judged.returncode == 0, judged.stderr
+    assert "Judged with limits of the user's: wrong\\_nmse 0.5." in judged.stdout
+    assert isomatrix("show", "one").stdout == judged.stdout
+    assert "Did you mean 'wrong_nmse'?" in isomatrix("judge", "one", "--set", "wrong_nms=1").stderr
