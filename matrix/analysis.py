@@ -128,6 +128,11 @@ class Analysis:
         if self.invalid:
             failed = [control for control in self.controls if control.status is Status.FAILED]
             lines.append(f"INVALID, nothing below counts: {'. '.join(str(control) for control in failed)}.")
+        if self._ids_miss():
+            lines.append(
+                "Every trial differs from the given ids at the first token: they may belong to another prompt, model "
+                "or tokenizer, and then nothing below counts."
+            )
         plant = plant_of(self.plan.baseline)
         if plant is not None:
             lines.append(
@@ -135,12 +140,29 @@ class Analysis:
             )
         return lines
 
+    def _ids_miss(self) -> bool:
+        """Whether ids were given and no judged trial begins as they do."""
+        if self.plan.reference.get("ids") is None:
+            return False
+        names = ("corrupt", "first_divergent_position")
+        columns = zip(*(self.trials.column(name).to_pylist() for name in names), strict=True)
+        firsts = [first for corrupt, first in columns if corrupt is not None]
+        return bool(firsts) and all(first == 0 for first in firsts)
+
+    def _uncompared_ids(self) -> list[str]:
+        ids = self.plan.reference.get("ids")
+        longest = max((count for count in self.trials.column("n_generated").to_pylist() if count), default=0)
+        if ids is None or not longest or len(ids) <= longest:
+            return []
+        return [f"Of the {len(ids)} given ids the first {longest} were compared: no answer is longer."]
+
     def _notes(self) -> list[str]:
         notes = [f"Reference: {self.reference}.", *_pass_notes(self.trials), *_noise_notes(self.arms.to_pylist())]
         notes += _limit_notes(self.plan, self.trials)
         if self.plan.thresholds:
             moved = ", ".join(f"{name} {value:g}" for name, value in sorted(self.plan.thresholds.items()))
             notes.append(f"Judged with limits of the user's: {moved}.")
+        notes += self._uncompared_ids()
         notes += [f"{control}." for control in self.controls]
         notes += _silent_plants(self.trials)
         notes += [f"The baseline is not what was asked: {words}." for words in self.baseline_clamped]

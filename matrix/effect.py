@@ -200,6 +200,8 @@ def _steady(facts: Sequence[TrialFacts]) -> dict[str, Any]:
 
 def _evidence_difference(view: _ArmView, baseline: _ArmView) -> str | None:
     """A fact that is steady in both arms and differs, in words; `None` if there is none."""
+    if (carried_out := _carried_out(view, baseline)) is not None:
+        return carried_out
     ours, theirs = _steady(view.facts), _steady(baseline.facts)
     differing = [name for name in ours if name in theirs and ours[name] != theirs[name]]
     if not differing:
@@ -210,6 +212,15 @@ def _evidence_difference(view: _ArmView, baseline: _ArmView) -> str | None:
         mine, other = (tuple(b for b in mine if b not in other), tuple(b for b in other if b not in mine))
     more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
     return f"{name.replace('_', ' ')}: {_shown(mine)}, the baseline's {_shown(other)}{more}"
+
+
+def _carried_out(view: _ArmView, baseline: _ArmView) -> str | None:
+    """What the runner itself did otherwise than in the baseline: load beside the trial, requests in the process."""
+    for name, words in (("load", "load"), ("n_requests", "requests in one process")):
+        ours, theirs = ({arm.trials.value(index, name) for index in arm.members} for arm in (view, baseline))
+        if len(ours) == len(theirs) == 1 and ours != theirs and None not in ours | theirs:
+            return f"{words}: {ours.pop()}, the baseline's {theirs.pop()}"
+    return None
 
 
 def _contradiction(view: _ArmView, baseline: _ArmView | None) -> str | None:

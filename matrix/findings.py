@@ -124,7 +124,7 @@ class Findings:
             *self._within_notes(),
             *(f"Crossed: {found.sentence}{self._caution}." for found in self.crossed if not found.together),
             *self._quiet_notes(),
-            *(f"{_capital(hint)}." for hint in self.hints),
+            *(f"{hint}." for hint in self.hints),
         ]
 
     def exploratory(self) -> list[str]:
@@ -223,10 +223,6 @@ def _judged(judged: pa.Table) -> list[_Trial]:
         for number, machine, arm, corrupt, verdict in zip(*columns, strict=True)
         if verdict not in no_verdict
     ]
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 # Failures

@@ -17,17 +17,13 @@ __all__ = ["print_assessment"]
 def print_assessment(assessment: Assessment, console: Console) -> None:
     """The summary, what each arm's counts bound, and each declared contrast; exploratory ones only if one differs."""
     for sentence in assessment.summary:
-        console.print(Text(_capital(sentence) + "."), soft_wrap=True)
+        console.print(Text(f"{sentence}."), soft_wrap=True)
     _print_rows(console, ("arm", "what the counts say"), [(arm.arm, arm.sentence) for arm in assessment.arms])
     declared = [(f"{c.arm} against {c.reference}", c.sentence) for c in assessment.contrasts]
     _print_rows(console, ("declared contrast", "reading"), declared)
     found = [(f"{c.arm} against {c.reference}", c.sentence) for c in assessment.exploratory if c.differs]
     if found:
         _print_rows(console, ("exploratory contrast (not declared beforehand)", "reading"), found)
-
-
-def _capital(sentence: str) -> str:
-    return sentence[:1].upper() + sentence[1:]
 
 
 def _print_rows(console: Console, headings: Sequence[str], rows: Sequence[tuple[str, str]]) -> None:

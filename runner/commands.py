@@ -29,7 +29,13 @@ def report(arguments: argparse.Namespace) -> int:
     result = load_result(arguments.result)
     text = _rendered(result, arguments.format)
     if arguments.output is None:
-        sys.stdout.write(text)
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UserError(f"standard output cannot be written: {error.strerror}") from error
         return ExitCode.OK
     path = Path(arguments.output).expanduser()
     try:
@@ -52,7 +58,8 @@ def _rendered(result: LoadedResult, form: str) -> str:
 
 def judge(arguments: argparse.Namespace) -> int:
     """Judge stored rows again, store limits, verdicts and counts, and print the table."""
-    result = load_result(arguments.result, _thresholds(arguments.thresholds), arguments.harmless)
+    limits = _thresholds(arguments.thresholds)
+    result = load_result(arguments.result, limits, arguments.harmless, reset=arguments.reset)
     with result.folder.lock():
         result.folder.compact(result.analysis.trials)
         result.folder.write_arms(result.analysis.arms)

@@ -27,6 +27,7 @@ from ..matrix.settings import SettingError, Settings, closest, setting_table, se
 from ..matrix.statistics.rule import StopRuleError, stop_rule_from_mapping
 from ..matrix.thresholds import ThresholdError, thresholds_from_mapping
 from .builds import find_build
+from .config_schema import node_fields
 from .errors import UserError
 from .files import sha256_of
 from .load import LoadError, LoadSpec, NoLoad, make_load
@@ -39,7 +40,7 @@ _GROUPS = ("load", "model", "plant", "probe")
 _EXPERIMENT = ("reference", "controls", "thresholds", "experiment")
 _NO_AXIS = ("run", "stop", "plan", "axes", "arms", "cross", "hydra", *_EXPERIMENT)
 _OPEN_MAPPINGS = ("settings.env.", "arms.", "axes.", "load.", "plant.", "thresholds.")
-_TEXTS = ("probe.prompt", "reference.arm")
+_TEXTS = ("probe.prompt", "reference.arm", "run.name")
 _NAMES = ("reference.harmless",)
 _PATHS = (
     *("model.path", "model.mmproj", "probe.audio", "probe.image", "run.results", "run.python"),
@@ -89,18 +90,28 @@ def parse_arguments(arguments: Sequence[str]) -> Request:
         name = override.key_or_group
         check_setting_name(name)
         if override.is_sweep_override():
-            axes.append(Axis(_axis_name(name), tuple(_levels(override))))
+            axes.append(_axis(_axis_name(name), _levels(override)))
         else:
             fixed.append(str(override.input_line))
     chosen = any(override.key_or_group in ("axes", "experiment") for override in overrides)
     return Request(tuple(fixed), tuple(axes), chosen)
 
 
+def _axis(name: str, levels: Sequence[Any]) -> Axis:
+    try:
+        return Axis(name, tuple(levels))
+    except AxisError as error:
+        raise UserError(str(error)) from error
+
+
 def check_setting_name(path: str) -> None:
-    """`UserError` if `settings.X` names no setting: Hydra would offer to append it, and nothing would read it."""
-    name = path.removeprefix("settings.").split(".")[0]
-    if path.startswith("settings.") and name not in setting_table():
-        raise UserError(f"unknown setting '{path}'{closest(name, list(setting_table()))}")
+    """`UserError` if `settings.X`, `probe.X` and so on name nothing: Hydra would only say how its nodes are called."""
+    root, _, rest = path.partition(".")
+    name, known = rest.split(".")[0], node_fields().get(root, [])
+    if rest and known and name not in known:
+        what = "setting" if root == "settings" else "word"
+        hint = closest(name, known) or f"; {root} has {', '.join(known)}"
+        raise UserError(f"unknown {what} '{path}'{hint}")
 
 
 def _axis_name(path: str) -> str:
@@ -183,7 +194,7 @@ def _configured_axes(node: Any) -> list[Axis]:
     for name, levels in _container(node).items():
         if not isinstance(levels, list):
             raise UserError(f"axes.{name}: {levels!r} is not a list of levels")
-        axes.append(Axis(name.removeprefix("settings."), tuple(levels)))
+        axes.append(_axis(name.removeprefix("settings."), levels))
     return axes
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from ..matrix.settings import Settings
+from ..matrix.statistics.rule import StopRule
 
-__all__ = ["register"]
+__all__ = ["node_fields", "register"]
 
 
 @dataclass
@@ -100,6 +101,21 @@ def _settings_node() -> type:
 
 
 _SettingsNode = _settings_node()
+
+
+def node_fields() -> dict[str, list[str]]:
+    """Names that the parts of the configuration have, for those parts whose names are fixed."""
+    nodes = {
+        "settings": Settings,
+        "model": ModelNode,
+        "probe": ProbeNode,
+        "controls": ControlsNode,
+        "stop": StopRule,
+        "plan": PlanNode,
+        "reference": ReferenceNode,
+        "run": RunNode,
+    }
+    return {name: [f.name for f in dataclasses.fields(node)] for name, node in nodes.items()}
 
 
 def register() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,7 @@ from .errors import ExitCode, UserError
 from .provenance import collect
 from .reference_choice import import_reference
 from .render.terminal import print_table
-from .result import table_of
+from .result import refuse_lost_trials, stored_plan, stored_provenance, table_of
 from .store import DamagedPart, ResultFolder
 
 __all__ = ["Experiment", "Finished"]
@@ -62,6 +63,7 @@ class Experiment:
             self._record(folder)
             self._reference_rows = folder.read_reference_rows()
             stored = folder.read_trials(on_damage=_tell_damage)
+            refuse_lost_trials(folder, stored)
             if stored.num_rows:
                 self._rows = [stored]
             display = Display(self._plan, folder.path.name, done=stored.num_rows)
@@ -78,9 +80,12 @@ class Experiment:
 
     def _open(self) -> ResultFolder:
         run = self._config.run
-        folder = ResultFolder.open_or_create(Path(run.results).expanduser() / (run.name or _default_name(self._config)))
+        name = run.name or _default_name(self._config)
+        if Path(name).name != name:
+            raise UserError(f"run.name: '{name}' is no plain folder name; run.results says where results lie")
+        folder = ResultFolder.open_or_create(Path(run.results).expanduser() / name)
         if folder.plan_file.exists():
-            found = self._plan.differences(Plan.from_json(folder.read_plan()))
+            found = self._plan.differences(stored_plan(folder))
             if found:
                 raise UserError(
                     f"run.name: {folder.path} holds another experiment ({'; '.join(found[:5])}); "
@@ -90,6 +95,9 @@ class Experiment:
 
     def _record(self, folder: ResultFolder) -> None:
         """Store what was asked. A resumed run may ask for more rounds, so its plan replaces the stored one."""
+        if folder.plan_file.exists() and not self._plan.thresholds:
+            # limits that `judge` set stay, unless this command names others
+            self._plan = dataclasses.replace(self._plan, thresholds=stored_plan(folder).thresholds)
         folder.write_plan(self._plan.as_json())
         if self._plan.reference.get("result") is not None and folder.read_reference() is None:
             import_reference(Path(self._config.reference.result), folder)
@@ -112,7 +120,8 @@ class Experiment:
             if not {trial.trial_id for trial in planned} <= folder.finished_trials():
                 folder.write_schedule(index, sorted(open_arms))
                 before = len(self._rows)
-                launch([f"run.folder={quoted(str(folder.path.absolute()))}", f"run.round={index}"], index)
+                words = {"run.folder": str(folder.path.absolute()), "run.results": self._config.run.results}
+                launch([*(f"{key}={quoted(text)}" for key, text in words.items()), f"run.round={index}"], index)
                 if len(self._rows) == before:  # the round ran in another process, or on another machine
                     self._rows = [folder.read_trials()]
             analysis = self._analyse()
@@ -140,8 +149,7 @@ class Experiment:
         analysis = self._analyse()
         folder.compact(analysis.trials)
         folder.write_arms(analysis.arms)
-        provenance = json.loads(folder.read_provenance())
-        print_table(table_of(analysis, folder.path.name, provenance), Console())
+        print_table(table_of(analysis, folder.path.name, stored_provenance(folder)), Console())
         if session.current().cancel.is_set():
             code = ExitCode.INTERRUPTED
             sys.stderr.write(f"isomatrix: interrupted; resume with run.name={folder.path.name}\n")

@@ -11,13 +11,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
+import hydra
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
-
-import hydra
 
 from . import session
 from .errors import ExitCode, UserError
@@ -85,7 +84,9 @@ def _entry(config: DictConfig) -> None:
 def _hydra_arguments(verb: Literal["run", "plan"] | str, words: list[str]) -> Iterator[None]:
     # Hydra reads sys.argv, and with HYDRA_FULL_ERROR it raises instead of printing and exiting.
     argv, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = [f"isomatrix {verb}", *words]
+    # Told that it is a multirun, Hydra names the word that is wrong; else it blames the first axis.
+    asks = any(word.startswith("-") and word not in ("-cd", "--config-dir") for word in words)
+    sys.argv = [f"isomatrix {verb}", *([] if asks else ["--multirun"]), *words]
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         yield

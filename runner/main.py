@@ -55,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         action="append",
         default=[],
-        help="change a threshold",
+        help="another limit; it is kept with the result, and show and report use it too",
     )
     judge.add_argument(
         "--harmless",
@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="an arm whose measured noise sets the limits of the teacher-forced pass",
     )
+    judge.add_argument("--reset", action="store_true", help="go back to the usual limits first")
     assess = verbs.add_parser("assess", help="what a hand-made table of counts proves")
     assess.add_argument("counts", help="CSV file with the columns arm, bad, runs; the first arm is the reference")
     assess.add_argument("--baseline", metavar="ARM", help="the arm that the others are compared with")

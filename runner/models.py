@@ -47,6 +47,9 @@ def model_files(model: Any, *, with_projector: bool) -> ModelFiles:
         raise UserError(
             f"model.kind: '{model.kind}' is not one of {', '.join(_KINDS)}{closest(model.kind, list(_KINDS))}"
         )
+    for name in ("path", "mmproj"):
+        if model[name] == "":
+            raise UserError(f"model.{name}: the value is empty; name a GGUF file, or leave the word out")
     path = _gguf("model.path", model.path) if model.path else _named_model(model.kind)
     if not with_projector:
         return ModelFiles(path.name, path, None)

@@ -46,9 +46,12 @@ def test_equal_digests_and_evidence_are_inert(build: Any) -> None:
     assert "bitwise equal" in found.reason
 
 
-def test_more_equal_requests_in_one_process_are_inert(build: Any) -> None:
+def test_what_the_runner_itself_carried_out_is_no_inert_setting(build: Any) -> None:
+    # equal answers under load, or of several requests in one process, are evidence; of a setting they may be none
     found = effect(build, arm(build, "baseline"), arm(build, "arm", requests=3))
-    assert found.effect == "inert"
+    assert (found.effect, found.reason) == ("proven", "requests in one process: 3, the baseline's 1")
+    found = effect(build, arm(build, "baseline", load="none"), arm(build, "arm", load="cpu"))
+    assert (found.effect, found.reason) == ("proven", "load: cpu, the baseline's none")
 
 
 def test_other_evidence_proves_an_effect_although_digests_are_equal(build: Any) -> None:

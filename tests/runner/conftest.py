@@ -24,11 +24,10 @@ def interruptible_children() -> None:
 @pytest.fixture(scope="session")
 def composed_plan() -> Callable[..., Plan]:
     """`composed_plan("settings.n_ctx=64,128", ...)`: the plan of these command-line words."""
+    from hydra import initialize_config_module
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.plugins import Plugins
     from hydra.types import RunMode
-
-    from hydra import initialize_config_module
 
     Plugins.instance()
     from hydra_plugins.isomatrix_sweeper import install

@@ -62,7 +62,8 @@ def test_the_same_command_again_runs_nothing_and_more_rounds_run_only_the_new_on
 def test_a_damaged_part_is_named_set_aside_and_its_trial_is_run_again(isomatrix: Run, tmp_path: Path):
     isomatrix("run", *FIXED)
     folder = tmp_path / "results" / "one"
-    (folder / "trials.parquet").unlink()
+    for file in ("trials.parquet", "arms.parquet"):  # as a run leaves it that was killed before it summed up
+        (folder / file).unlink()
     bad = folder / "parts" / f"{Plan.from_json((folder / 'plan.json').read_text()).round_trials(0)[0].trial_id}.parquet"
     bad.write_bytes(b"PAR1 cut short")
     done = isomatrix("run", *FIXED)
@@ -162,6 +163,11 @@ def test_a_projector_of_another_width_ends_the_run_in_one_sentence(isomatrix: Ru
         (("run", "model.path=nowhere.gguf"), "model.path: no file at"),
         (("run", "settings.n_gpu_layer=3"), "unknown setting 'settings.n_gpu_layer'. Did you mean 'n_gpu_layers'?"),
         (("run", "settings.n_ctx=many"), "settings.n_ctx=many"),
+        (("run", "settings.n_ubatch=1,2", "probe.promt=x"), "unknown word 'probe.promt'. Did you mean 'prompt'?"),
+        (("run", "settings.n_ubatch=1,2", "frobnicate=3"), "frobnicate"),
+        (("run", "settings.n_ubatch=1,1"), "axis n_ubatch: level 1 is listed twice"),
+        (("run", "probe=text", "run.name=a/b"), "run.name: 'a/b' is no plain folder name"),
+        (("run", "probe=text", "model.path="), "model.path: the value is empty"),
         (("run", "run.results=/proc/nowhere"), "/proc/nowhere"),
         (("run", "model=nope"), "Could not find 'model/nope'"),
         (("show",), "no result below"),
@@ -216,3 +222,34 @@ def test_judge_keeps_its_limits_for_show_and_report(isomatrix: Run):
     assert "Judged with limits of the user's: wrong\\_nmse 0.5." in judged.stdout
     assert isomatrix("show", "one").stdout == judged.stdout
     assert "Did you mean 'wrong_nmse'?" in isomatrix("judge", "one", "--set", "wrong_nms=1").stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "damage", "code", "sentence"),
+    [
+        ("plan.json", '{"a":', 2, "plan.json: not a plan"),
+        ("provenance.json", '{"a":', 0, ""),
+        ("trials.parquet", None, 2, "trials.parquet is gone, though arms.parquet has counts"),
+    ],
+)
+def test_a_damaged_result_is_told_in_one_sentence(
+    isomatrix: Run, tmp_path: Path, file: str, damage: str | None, code: int, sentence: str
+):
+    isomatrix("run", *FIXED)
+    path = tmp_path / "results" / "one" / file
+    path.unlink() if damage is None else path.write_text(damage)
+    for words in (("show", "one"), ("run", *FIXED)):
+        done = isomatrix(*words)
+        assert done.returncode == code, done.stderr
+        assert sentence in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_ids_that_fit_no_trial_are_questioned_before_anything_is_claimed(isomatrix: Run):
+    done = isomatrix("run", *FIXED, "reference.ids=[999999999]")
+    assert done.stdout.splitlines()[2].startswith("Every trial differs from the given ids at the first token")
+
+
+def test_a_run_leaves_nothing_but_its_result(isomatrix: Run, tmp_path: Path):
+    isomatrix("run", *FIXED, f"run.results={tmp_path / 'else'}")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["else"]
