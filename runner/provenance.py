@@ -16,7 +16,7 @@ import psutil
 
 from ..matrix.plan import Plan
 
-__all__ = ["collect", "machine_id", "project_version", "provenance_lines"]
+__all__ = ["collect", "cpu_model", "machine_id", "project_version", "provenance_lines"]
 
 _VARIABLE_FAMILIES = ("GGML_", "LLAMA_", "CUDA_", "HIP_", "ROCR_", "AGX_", "MTL_", "VK_", "OMP_", "MESA_")
 

@@ -77,7 +77,6 @@ class ResultFolder:
         self.reference_logits_file = self.reference_folder / "logits.parquet"
         self.recordings_file = self.reference_folder / "recordings.parquet"
         self.reference_rows_file = self.reference_folder / "trials.parquet"
-        self.hydra_folder = path / "hydra"
         self.lock_file = path / "lock"
         self._marker_file = path / "result.json"
         self._locked = False
